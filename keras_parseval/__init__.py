@@ -1,0 +1,15 @@
+"""Parseval networks for Keras 3: robust by construction."""
+
+from keras_parseval.constraints import ParsevalTightFrame as ParsevalTightFrame
+from keras_parseval.constraints import Simplex as Simplex
+from keras_parseval.initializers import TightFrame as TightFrame
+from keras_parseval.layers import ConvexAdd as ConvexAdd
+from keras_parseval.layers import MaxMin as MaxMin
+from keras_parseval.layers import convex_add as convex_add
+from keras_parseval.projections import project_simplex as project_simplex
+from keras_parseval.projections import project_tight_frame as project_tight_frame
+from keras_parseval.projections import sampled_tight_frame_step as sampled_tight_frame_step
+from keras_parseval.projections import tight_frame_step as tight_frame_step
+from keras_parseval.regularizers import TightFrameRegularizer as TightFrameRegularizer
+
+__version__ = "0.1.0"

@@ -1,0 +1,57 @@
+"""Argument checks shared by the public objects: the rule, the value received, the remedy."""
+
+import math
+import numbers
+
+
+def check_number(name, value, rule, accept):
+    """Return `value` as a float if it is a finite number for which `accept` holds.
+
+    Args:
+        name: The argument's name, as the user wrote it.
+        value: What the user passed.
+        rule: What `value` must be, to finish the sentence "`name` must be".
+        accept: Function of a float that says whether the rule holds.
+    """
+    # A NumPy scalar is a number and a bool is not, whatever Python's own hierarchy says.
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"`{name}` must be {rule}. Received: {name}={value!r} of type {type(value).__name__}"
+        )
+    if not math.isfinite(value) or not accept(value):
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+    return float(value)
+
+
+def check_integer(name, value, rule, accept):
+    """Return `value` as an int if it is an integer for which `accept` holds."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(
+            f"`{name}` must be {rule}. Received: {name}={value!r} of type {type(value).__name__}"
+        )
+    if not accept(value):
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
+    return int(value)
+
+
+def check_flag(name, value):
+    """Return `value` if it is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False. Received: {name}={value!r}")
+    return value
+
+
+def check_beta(beta):
+    """Return the step size of the retraction as a float, or raise."""
+    return check_number(
+        "beta",
+        beta,
+        "a number in the interval (0, 0.5]: at 0.5 the retraction is the Newton-Schulz "
+        "iteration, above it overshoots",
+        lambda value: 0 < value <= 0.5,
+    )
+
+
+def check_scale(scale):
+    """Return the singular value to aim at as a float, or raise."""
+    return check_number("scale", scale, "a positive number", lambda value: value > 0)

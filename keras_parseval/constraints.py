@@ -1,0 +1,156 @@
+"""Constraints on weights, applied by Keras after every update."""
+
+import numbers
+
+import keras
+from keras import ops
+
+from keras_parseval._validation import check_beta, check_flag, check_integer, check_number
+from keras_parseval.kernels import KernelLayout
+from keras_parseval.projections import project_simplex, sampled_tight_frame_step, tight_frame_step
+
+
+@keras.saving.register_keras_serializable(package="keras_parseval")
+class ParsevalTightFrame(keras.constraints.Constraint):
+    """Keeps a kernel close to a Parseval tight frame, so that its layer is 1-Lipschitz.
+
+    After every update of the weights, the kernel, read as a matrix `W` with one
+    row for each output unit, takes a step towards orthonormal rows (or columns,
+    where there are more outputs than inputs):
+    `W <- (1 + beta) W - beta W W^T W`. All singular values of `W` are
+    drawn to 1, and with them the layer's Lipschitz constant in the 2-norm. Those of
+    convolutions are drawn to `prod(kernel_size)**-0.5`, which has the same
+    effect on the layer. A convolution's kernel becomes tight as a flattened matrix: enough for
+    Lipschitz constant 1, but not an orthogonal convolution.
+
+    A constraint acts after the first update: start on the frame, with
+    `kernel_initializer=kp.TightFrame()`. Leave the classifier, the last layer,
+    unconstrained and give it weight decay.
+
+    Args:
+        beta: Size of the step, in (0, 0.5]. The paper's 3e-4 corrects slowly and
+            suits long schedules; 0.1 keeps the singular values at 1 on
+            short ones. Where a step would overshoot it is shortened, so no
+            start and no learning rate makes it diverge.
+        rows: How many output units take part in each step, drawn at random
+            each time: a fraction (float) in (0, 1], or a count (int) of at least
+            2. The cost of a step falls with its square. Kernels with more
+            outputs than inputs are sampled on the shorter side, each group of
+            a grouped convolution separately. A fraction stands for 2 units at
+            least.
+        unbiased: If true, `beta` is raised (to 0.5 at most) to make up for the
+            pairs of units that a sample leaves out, so that a small
+            sample keeps the kernel as tight as the full step would. This is
+            the cheap mode; the paper keeps `beta` as it is.
+        steps: Number of steps after each update.
+        scale: The singular value to aim at: `"auto"`, as above, or a positive
+            number. `prod(ceil(kernel_size / strides))**-0.5` is enough for a
+            convolution with strides.
+        groups: The `groups` argument of the convolution, or `"depthwise"` for
+            the depthwise kernel of `DepthwiseConv2D` or `SeparableConv2D`.
+        output_axis: -1, or -2 for `Conv2DTranspose` and its kin.
+
+    Example:
+
+    ```python
+    keras.layers.Conv2D(
+        64,
+        3,
+        kernel_constraint=kp.ParsevalTightFrame(beta=0.1),
+        kernel_initializer=kp.TightFrame(),
+    )
+    ```
+
+    Reference:
+
+    - [Cisse et al., 2017](https://arxiv.org/abs/1704.08847)
+    """
+
+    def __init__(
+        self,
+        beta=3e-4,
+        rows=1.0,
+        unbiased=False,
+        steps=1,
+        scale="auto",
+        groups=1,
+        output_axis=-1,
+    ):
+        self.beta = check_beta(beta)
+        self.rows = _check_rows(rows)
+        self.unbiased = check_flag("unbiased", unbiased)
+        self.steps = check_integer("steps", steps, "a positive integer", lambda value: value > 0)
+        self.layout = KernelLayout(scale, groups, output_axis)
+
+    def __call__(self, w):
+        kernel = ops.convert_to_tensor(w)
+        shape = tuple(kernel.shape)
+        matrices = self.layout.to_matrices(kernel)
+        for _ in range(self.steps):
+            matrices = self._step(matrices, self.layout.target(shape))
+        return self.layout.to_kernel(matrices, shape)
+
+    def _step(self, matrices, target):
+        units = min(matrices.shape[-2:])
+        count = _count_rows(self.rows, units)
+        if count == units:
+            return tight_frame_step(matrices, self.beta, target)
+        return sampled_tight_frame_step(matrices, self.beta, count, target, self.unbiased)
+
+    def get_config(self):
+        return {
+            "beta": self.beta,
+            "rows": self.rows,
+            "unbiased": self.unbiased,
+            "steps": self.steps,
+            **self.layout.get_config(),
+        }
+
+
+def _check_rows(rows):
+    rule = (
+        "a fraction (float) in the interval (0, 1], or a count (int) of at least 2, because "
+        "one unit alone is never made orthogonal to another; 1.0 stands for all units"
+    )
+    if isinstance(rows, numbers.Integral):
+        return check_integer("rows", rows, rule, lambda value: value >= 2)
+    return check_number("rows", rows, rule, lambda value: 0 < value <= 1)
+
+
+def _count_rows(rows, units):
+    """The number of rows to draw from a matrix whose shorter side is `units`."""
+    if isinstance(rows, float):
+        return min(units, max(2, round(rows * units)))
+    if rows > units:
+        raise ValueError(
+            f"`rows` must not exceed the number of units, here {units}: the outputs of the "
+            "kernel (or of one of its groups), or its inputs where these are fewer. Give a "
+            f"fraction to adapt to every kernel. Received: rows={rows}"
+        )
+    return rows
+
+
+@keras.saving.register_keras_serializable(package="keras_parseval")
+class Simplex(keras.constraints.Constraint):
+    """Projects weights onto the simplex: non-negative, with sum 1.
+
+    The exact Euclidean projection, see `kp.project_simplex`.
+
+    Args:
+        axis: The axis along which the weights sum to 1.
+
+    Example:
+
+    ```python
+    kp.Simplex()(keras.ops.array([0.8, 0.6, -1.0]))  # [0.6, 0.4, 0.0]
+    ```
+    """
+
+    def __init__(self, axis=-1):
+        self.axis = check_integer("axis", axis, "an integer", lambda value: True)
+
+    def __call__(self, w):
+        return project_simplex(w, self.axis)
+
+    def get_config(self):
+        return {"axis": self.axis}

@@ -1,0 +1,64 @@
+"""Initial values for Parseval networks."""
+
+import keras
+from keras import ops
+
+from keras_parseval._validation import check_integer
+from keras_parseval.kernels import KernelLayout
+
+
+@keras.saving.register_keras_serializable(package="keras_parseval")
+class TightFrame(keras.initializers.Initializer):
+    """A random tight frame, uniform over all of them.
+
+    Constraints act after the first update. With this initializer the kernel
+    satisfies `kp.ParsevalTightFrame` from the start. Give both the same
+    `scale`, `groups` and `output_axis`.
+
+    It differs from `keras.initializers.Orthogonal` in its scale, which makes
+    convolutions 1-Lipschitz too, and in its reading of grouped, depthwise and transposed kernels.
+
+    Args:
+        scale: The common singular value: `"auto"` is 1 for a matrix and
+            `prod(kernel_size)**-0.5` for a convolution. Or a positive number.
+        groups: The `groups` argument of the convolution, or `"depthwise"`.
+        output_axis: -1, or -2 for transposed convolutions.
+        seed: Integer, `keras.random.SeedGenerator`, or `None`. As with all
+            Keras initializers, an integer gives the same values at every call.
+
+    Example:
+
+    ```python
+    keras.layers.Dense(64, kernel_initializer=kp.TightFrame(seed=1))
+    ```
+    """
+
+    def __init__(self, scale="auto", groups=1, output_axis=-1, seed=None):
+        self.layout = KernelLayout(scale, groups, output_axis)
+        _check_seed(seed)
+        # Holds the seed too, by Keras's own rules.
+        self._normal = keras.initializers.RandomNormal(stddev=1.0, seed=seed)
+
+    def __call__(self, shape, dtype=None):
+        shape = tuple(shape)
+        *groups, outputs, inputs = self.layout.matrices_shape(shape)
+        long, short = max(outputs, inputs), min(outputs, inputs)
+        orthogonal, triangular = ops.qr(self._normal((*groups, long, short), dtype="float32"))
+        # Without the signs, Q is not uniform: QR makes no choice of its own that is.
+        diagonal = ops.diagonal(triangular, axis1=-2, axis2=-1)
+        frames = orthogonal * ops.where(diagonal < 0, -1.0, 1.0)[..., None, :]
+        if outputs < inputs:
+            frames = ops.swapaxes(frames, -1, -2)
+        kernel = self.layout.to_kernel(frames * self.layout.target(shape), shape)
+        return ops.cast(kernel, dtype or keras.config.floatx())
+
+    def get_config(self):
+        return {**self.layout.get_config(), "seed": self._normal.get_config()["seed"]}
+
+
+def _check_seed(seed):
+    # A dictionary is a seed generator that was serialized.
+    if seed is None or isinstance(seed, (keras.random.SeedGenerator, dict)):
+        return
+    rule = "an integer, a `keras.random.SeedGenerator` or None"
+    check_integer("seed", seed, rule, lambda value: True)

@@ -1,0 +1,121 @@
+"""How the kernel of a Keras layer is read as the matrices of the paper."""
+
+import math
+
+from keras import ops
+
+from keras_parseval._validation import check_integer, check_scale
+
+
+class KernelLayout:
+    """Turns a kernel into matrices with one row for each output unit, and back.
+
+    A Dense kernel has shape `(inputs, outputs)`, a convolution's
+    `(*spatial, inputs, outputs)`. The paper's matrix has a row for each output,
+    and the inputs under every spatial tap along it. Grouped and depthwise
+    convolutions hold one such matrix for each group, and are read as a batch.
+
+    Args:
+        scale: The singular value that every matrix should have: a positive
+            number, or `"auto"`, which is 1 for a matrix and `prod(spatial)**-0.5`
+            for a convolution, whose unfolding repeats each input `prod(spatial)`
+            times. A convolution with strides repeats it only
+            `prod(ceil(kernel_size / strides))` times: that number to the power of
+            -0.5 may be given here instead.
+        groups: The `groups` argument of the convolution, or `"depthwise"`
+            for the kernel of a depthwise convolution, where each input channel
+            is a group of its own. The shape of a kernel does not tell.
+        output_axis: -1, or -2 for transposed convolutions, whose kernels are
+            stored as `(*spatial, outputs, inputs)`.
+    """
+
+    def __init__(self, scale="auto", groups=1, output_axis=-1):
+        self.scale = _check_scale(scale)
+        self.groups = _check_groups(groups)
+        self.output_axis = _check_output_axis(output_axis, groups)
+
+    def get_config(self):
+        return {"scale": self.scale, "groups": self.groups, "output_axis": self.output_axis}
+
+    def target(self, shape):
+        """The singular value aimed at, for a kernel of this shape."""
+        if self.scale == "auto":
+            return math.prod(shape[:-2]) ** -0.5
+        return self.scale
+
+    def matrices_shape(self, shape):
+        """The shape of the matrices: `(outputs, inputs)`, after the groups if there are any."""
+        self._check_shape(shape)
+        if self.groups == "depthwise":
+            return (shape[-2], shape[-1], math.prod(shape[:-2]))
+        outputs = shape[self.output_axis] // self.groups
+        matrix = (outputs, math.prod(shape) // shape[self.output_axis])
+        return matrix if self.groups == 1 else (self.groups, *matrix)
+
+    def to_matrices(self, kernel):
+        """Kernel to matrices."""
+        shape = tuple(kernel.shape)
+        matrices_shape = self.matrices_shape(shape)
+        return ops.reshape(ops.transpose(kernel, self._outputs_first(len(shape))), matrices_shape)
+
+    def to_kernel(self, matrices, shape):
+        """Matrices back to a kernel of the given shape."""
+        order = self._outputs_first(len(shape))
+        outputs_first = ops.reshape(matrices, [shape[axis] for axis in order])
+        return ops.transpose(outputs_first, [order.index(axis) for axis in range(len(shape))])
+
+    def _outputs_first(self, rank):
+        """The order of the kernel's axes that puts (groups and) outputs in front."""
+        axes = list(range(rank))
+        front = axes[-2:] if self.groups == "depthwise" else [axes[self.output_axis]]
+        return front + [axis for axis in axes if axis not in front]
+
+    def _check_shape(self, shape):
+        depthwise = self.groups == "depthwise"
+        if len(shape) < (3 if depthwise else 2):
+            raise ValueError(
+                f"A kernel must have rank {3 if depthwise else 2} or more to be read as "
+                f"{'one matrix for each input channel' if depthwise else 'a matrix'}; biases and "
+                f"other vectors cannot be tight frames. Received: shape={shape}"
+            )
+        if 0 in shape:
+            raise ValueError(f"A kernel must not be empty. Received: shape={shape}")
+        if not depthwise and shape[self.output_axis] % self.groups:
+            raise ValueError(
+                f"`groups` must divide the {shape[self.output_axis]} outputs of the kernel, on "
+                f"axis {self.output_axis}; for the kernel of a depthwise convolution pass "
+                f'groups="depthwise". Received: groups={self.groups}, shape={shape}'
+            )
+
+
+def _check_scale(scale):
+    if isinstance(scale, str) and scale != "auto":
+        raise ValueError(f'`scale` must be "auto" or a positive number. Received: scale={scale!r}')
+    return scale if scale == "auto" else check_scale(scale)
+
+
+def _check_groups(groups):
+    if isinstance(groups, str):
+        if groups != "depthwise":
+            raise ValueError(
+                f'`groups` must be a positive integer or "depthwise". Received: groups={groups!r}'
+            )
+        return groups
+    return check_integer(
+        "groups", groups, 'a positive integer or "depthwise"', lambda value: value > 0
+    )
+
+
+def _check_output_axis(output_axis, groups):
+    output_axis = check_integer(
+        "output_axis",
+        output_axis,
+        "-1, or -2 for the kernel of a transposed convolution",
+        lambda value: value in (-1, -2),
+    )
+    if groups == "depthwise" and output_axis != -1:
+        raise ValueError(
+            "`output_axis` must be -1 for a depthwise kernel, which is stored as "
+            f"`(*spatial, inputs, multiplier)`. Received: output_axis={output_axis}"
+        )
+    return output_axis

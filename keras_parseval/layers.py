@@ -1,0 +1,192 @@
+"""Layers that keep a network's Lipschitz constant where it is."""
+
+import keras
+from keras import ops
+
+from keras_parseval._validation import check_integer
+from keras_parseval.constraints import Simplex
+from keras_parseval.projections import project_simplex
+
+
+@keras.saving.register_keras_serializable(package="keras_parseval")
+class ConvexAdd(keras.layers.Layer):
+    """Adds a list of inputs with learned coefficients that are non-negative and sum to 1.
+
+    Where `keras.layers.Add` lets the Lipschitz constant of a residual network
+    double at every block, a convex combination never exceeds the largest of its inputs'.
+    The coefficients are equal at the start and are projected onto the simplex
+    (`kp.Simplex`) after every update.
+
+    All inputs must have the same shape. Unlike `Add`, there is no broadcasting:
+    to repeat an input is to scale its norm, and the combination would no longer be 1-Lipschitz.
+
+    Args:
+        coefficients_initializer: Initializer of the coefficients. What it
+            gives is projected onto the simplex, so that any constant means
+            equal coefficients.
+        **kwargs: Name, dtype and other arguments of a Keras layer.
+
+    Attributes:
+        coefficients: The coefficients, a variable of shape
+            `(number of inputs,)`; `None` until the layer is built.
+
+    Example:
+
+    ```python
+    shortcut = keras.Input((8, 8, 16))
+    branch = keras.layers.Conv2D(16, 3, padding="same")(shortcut)
+    outputs = kp.ConvexAdd()([branch, shortcut])
+    ```
+    """
+
+    def __init__(self, coefficients_initializer="ones", **kwargs):
+        super().__init__(**kwargs)
+        self.coefficients_initializer = keras.initializers.get(coefficients_initializer)
+        self.coefficients = None
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        _merge_shapes(input_shape)
+        self.coefficients = self.add_weight(
+            shape=(len(input_shape),),
+            initializer=self._initial_coefficients,
+            constraint=Simplex(),
+            name="coefficients",
+        )
+
+    def _initial_coefficients(self, shape, dtype=None):
+        return project_simplex(self.coefficients_initializer(shape, dtype=dtype))
+
+    def call(self, inputs):
+        shapes = keras.tree.map_structure(lambda x: tuple(x.shape), inputs)
+        _merge_shapes(shapes)
+        coefficients = ops.convert_to_tensor(self.coefficients)
+        if len(inputs) != coefficients.shape[0]:
+            raise ValueError(
+                "`ConvexAdd` must be called on as many inputs as it was built for, here "
+                f"{coefficients.shape[0]}; make a new layer for another number. "
+                f"Received: {len(inputs)} inputs, of shapes {shapes}"
+            )
+        return sum(coefficients[index] * x for index, x in enumerate(inputs))
+
+    def compute_output_shape(self, input_shape):
+        return _merge_shapes(input_shape)
+
+    def compute_mask(self, inputs, mask=None):
+        # As in Keras's own merge layers, a step counts if any input has it.
+        if mask is None or any(each is None for each in mask):
+            return None
+        merged, *others = mask
+        for other in others:
+            merged = ops.logical_or(merged, other)
+        return merged
+
+    def get_config(self):
+        initializer = keras.initializers.serialize(self.coefficients_initializer)
+        return {**super().get_config(), "coefficients_initializer": initializer}
+
+
+def convex_add(inputs, **kwargs):
+    """Functional interface to `kp.ConvexAdd`, as `keras.layers.add` is to `Add`.
+
+    Args:
+        inputs: A list of at least two tensors of the same shape.
+        **kwargs: Arguments of `kp.ConvexAdd`.
+
+    Returns:
+        The convex combination of the inputs.
+
+    Example:
+
+    ```python
+    first, second = keras.Input((8,)), keras.Input((8,))
+    outputs = kp.convex_add([first, second])
+    ```
+    """
+    return ConvexAdd(**kwargs)(inputs)
+
+
+def _merge_shapes(shapes):
+    """The common shape of all inputs; unknown dimensions take any size."""
+    if not isinstance(shapes, (list, tuple)) or not all(
+        isinstance(shape, (list, tuple)) for shape in shapes
+    ):
+        raise ValueError(
+            "`ConvexAdd` must be called on a list of inputs, as in `ConvexAdd()([x, y])`. "
+            f"Received: one input or another structure, of shape {shapes}"
+        )
+    if len(shapes) < 2:
+        raise ValueError(
+            "`ConvexAdd` must be called on at least two inputs; with one there is nothing to "
+            f"combine. Received: {len(shapes)} input(s), of shapes {shapes}"
+        )
+    merged = list(shapes[0])
+    for shape in shapes[1:]:
+        sizes = [{size, other} - {None} for size, other in zip(merged, shape)]
+        if len(shape) != len(merged) or any(len(size) > 1 for size in sizes):
+            raise ValueError(
+                "`ConvexAdd` must be called on inputs of the same shape; it does not broadcast, "
+                "which would break its Lipschitz bound. Project or repeat the smaller input "
+                f"first. Received: shapes {[tuple(each) for each in shapes]}"
+            )
+        merged = [size.pop() if size else None for size in sizes]
+    return tuple(merged)
+
+
+@keras.saving.register_keras_serializable(package="keras_parseval")
+class MaxMin(keras.layers.Layer):
+    """Sorts pairs of channels: `(a, b)` becomes `(max(a, b), min(a, b))`.
+
+    A 1-Lipschitz activation that only reorders its inputs, so it keeps their
+    norm, and the norm of gradients on the way back. ReLU sets half of its
+    inputs to zero, and a network of tight frames has no means to scale up what is left.
+
+    Args:
+        axis: The axis of the channels, an even number of them. Channels
+            `2 i` and `2 i + 1` form a pair.
+        **kwargs: Name, dtype and other arguments of a Keras layer.
+
+    Example:
+
+    ```python
+    kp.MaxMin()(keras.ops.array([[1.0, 2.0, 4.0, 3.0]]))  # [[2.0, 1.0, 4.0, 3.0]]
+    ```
+
+    Reference:
+
+    - [Anil et al., 2019](https://arxiv.org/abs/1811.05381)
+    """
+
+    def __init__(self, axis=-1, **kwargs):
+        super().__init__(**kwargs)
+        self.axis = check_integer("axis", axis, "an integer", lambda value: True)
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        rank = len(input_shape)
+        if not -rank <= self.axis < rank:
+            raise ValueError(
+                f"`axis` must be an axis of the inputs of `MaxMin`, which have rank {rank}. "
+                f"Received: axis={self.axis}, input_shape={tuple(input_shape)}"
+            )
+        channels = input_shape[self.axis]
+        if channels is None or channels % 2:
+            raise ValueError(
+                "`MaxMin` needs a known, even number of channels, to form pairs; change the "
+                "number of units or filters of the layer before it. "
+                f"Received: {channels} channels on axis {self.axis}, "
+                f"input_shape={tuple(input_shape)}"
+            )
+
+    def call(self, inputs):
+        axis = self.axis % len(inputs.shape)
+        every = (slice(None),) * axis
+        first, second = inputs[(*every, slice(0, None, 2))], inputs[(*every, slice(1, None, 2))]
+        pairs = ops.stack([ops.maximum(first, second), ops.minimum(first, second)], axis=axis + 1)
+        return ops.reshape(pairs, ops.shape(inputs))
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "axis": self.axis}

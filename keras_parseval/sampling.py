@@ -1,0 +1,51 @@
+"""A random subset of rows, drawn from nothing but the matrix itself.
+
+A constraint has no state of its own: a seed generator inside it would not be
+tracked by the model, so its updates would be lost under JAX, and replicas or
+resumed runs would disagree. The content of the matrix is all that is needed.
+It changes at every update, and it is the same on every replica.
+"""
+
+import math
+
+from keras import ops
+
+# A prime whose square fits in 32 bits. It leaves 2 when divided by 3, so that cubes modulo
+# the prime are all different.
+_PRIME = 46337
+_PROBES = 1024
+
+
+def sample_rows(matrix, count):
+    """Draw `count` distinct rows (axis -2), every subset as likely as any other.
+
+    Args:
+        matrix: Tensor of shape `(..., n, d)`.
+        count: Number of rows, from 1 to `n`.
+
+    Returns:
+        Integer tensor of shape `(count,)`. Matrices of a batch share it.
+    """
+    first, second = _fingerprint(matrix)
+    # A small block cipher: rounds that add a key and take the cube, modulo the prime, permute
+    # the numbers below it. The smallest images are a random subset.
+    images = ops.arange(matrix.shape[-2], dtype="int32") % _PRIME
+    for key in (first, second, first, second):
+        images = (images + key % _PRIME) % _PRIME
+        images = (images * images % _PRIME) * images % _PRIME
+    return ops.argsort(images)[:count]
+
+
+def _fingerprint(matrix):
+    """Two integers that change when the matrix does."""
+    size = math.prod(matrix.shape)
+    # Coprime to the width, the stride visits every column; it visits every row as well.
+    stride = max(1, size // _PROBES)
+    while math.gcd(stride, matrix.shape[-1]) > 1:
+        stride += 1
+    values = ops.abs(ops.cast(ops.reshape(matrix, (-1,))[::stride], "float32"))
+    # The bits of a number from 2^3 down to 2^-28, exactly, in two halves of 16.
+    halves = [ops.cast(ops.mod(values * 2.0**shift, 2.0**16), "int32") for shift in (12, 28)]
+    digits = halves[0] + halves[1]
+    weights = 1 + ops.arange(digits.shape[0], dtype="int32") % 7
+    return ops.sum(digits), ops.sum(digits * weights)

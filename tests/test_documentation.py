@@ -1,0 +1,73 @@
+"""What the documentation says can be done, can be done."""
+
+import importlib.metadata
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+
+import keras_parseval as kp
+
+ROOT = Path(kp.__file__).parent.parent
+PUBLIC = {
+    name: value
+    for name, value in vars(kp).items()
+    if not name.startswith("_") and not inspect.ismodule(value)
+}
+
+
+def python_blocks(text):
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_object_has_an_example_that_runs(name):
+    examples = python_blocks(inspect.getdoc(PUBLIC[name]))
+    assert examples, f"{name} has no example"
+    for example in examples:
+        exec(example, {"keras": keras, "kp": kp})
+
+
+def test_the_readme_runs():
+    namespace = {}
+    for block in python_blocks((ROOT / "README.md").read_text()):
+        exec(block, namespace)
+
+
+def test_the_readme_names_everything_public():
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in PUBLIC if f"kp.{name}" not in readme] == []
+
+
+def test_the_version_is_the_one_installed():
+    assert importlib.metadata.version("keras-parseval") == kp.__version__
+
+
+def test_no_backend_is_imported_by_name():
+    for path in (ROOT / "keras_parseval").rglob("*.py"):
+        imports = re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), flags=re.MULTILINE)
+        standard = sys.stdlib_module_names
+        others = {name for name in imports if name not in standard}
+        assert others <= {"keras", "numpy", "keras_parseval"}, path
+        assert "keras.src" not in path.read_text()
+
+
+def test_importing_the_package_loads_no_other_backend():
+    program = "import keras, sys; import keras_parseval; print(*sorted(sys.modules))"
+    plain = subprocess.run(
+        [sys.executable, "-c", program.replace("import keras_parseval; ", "")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ours = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    added = {name.split(".")[0] for name in ours.stdout.split()} - {
+        name.split(".")[0] for name in plain.stdout.split()
+    }
+    assert added <= {"keras_parseval"} | sys.stdlib_module_names
