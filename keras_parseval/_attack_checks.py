@@ -1,0 +1,169 @@
+"""What an attack and its data must be, checked before anything is computed."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_parseval._validation import check_integer
+
+
+def check_attack(attack):
+    # Frozen for its users: what it holds is a copy of what they gave.
+    epsilon, norm = attack.epsilon, attack.norm
+    object.__setattr__(attack, "epsilon", _check_epsilon(epsilon))
+    if isinstance(norm, bool) or norm not in ("inf", 2, math.inf):
+        raise ValueError(f'`norm` must be "inf" or 2. Received: norm={norm!r}')
+    object.__setattr__(attack, "norm", "inf" if norm == math.inf else norm)
+    if attack.labels not in ("predicted", "true", "least_likely"):
+        raise ValueError(
+            '`labels` must be "predicted", "true" or "least_likely". '
+            f"Received: labels={attack.labels!r}"
+        )
+    object.__setattr__(attack, "bounds", _check_bounds(attack.bounds))
+    if attack.mask is not None:
+        object.__setattr__(attack, "mask", _frozen(attack.mask))
+    perturb = attack.perturb
+    if not (perturb is None or isinstance(perturb, str)):
+        rule = "None, the name of an input or its index, 0 or more"
+        check_integer("perturb", perturb, rule, lambda value: value >= 0)
+
+
+def _check_epsilon(epsilon):
+    array = np.asarray(epsilon)
+    if array.dtype.kind not in "fiu":
+        raise TypeError(
+            "`epsilon` must be a number or an array of numbers, in the units of the model's "
+            f"input. Received: epsilon={epsilon!r}"
+        )
+    if not (np.isfinite(array).all() and (array >= 0).all()):
+        raise ValueError(
+            "`epsilon` must be finite and not negative; it is in the units of the model's input. "
+            f"Received: epsilon={epsilon!r}"
+        )
+    return _frozen(array) if array.ndim else float(array)
+
+
+def _frozen(array):
+    array = np.array(array)
+    array.setflags(write=False)
+    return array
+
+
+def _check_bounds(bounds):
+    if bounds is None:
+        return None
+    pair = np.asarray(bounds)
+    if pair.shape != (2,) or pair.dtype.kind not in "fiu":
+        raise TypeError(
+            "`bounds` must be None or a pair of numbers (low, high), the smallest and the "
+            f"largest value of the model's input. Received: bounds={bounds!r}"
+        )
+    if not pair[0] < pair[1]:
+        raise ValueError(
+            f"`bounds` must be (low, high), with low < high. Received: bounds={bounds!r}"
+        )
+    return float(pair[0]), float(pair[1])
+
+
+def check_labels_given(attack, y):
+    """Raise if the attack needs labels that are not there."""
+    if attack.labels == "true" and y is None:
+        raise ValueError(
+            'An attack with labels="true" must be given the labels; pass `y`, or use '
+            'labels="predicted". Received: y=None'
+        )
+
+
+def check_inputs(attack, inputs):
+    """Raise unless the input to perturb is there and can be moved; return it."""
+    x = _check_perturb(attack, inputs)
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    if not keras.backend.is_float_dtype(dtype):
+        raise TypeError(
+            "An input must consist of floating-point numbers to be perturbed: an attack moves it "
+            'by less than 1. Convert images, as in `x.astype("float32") / 255`, and let the '
+            f"model take pixels in [0, 1]. Received: dtype={dtype}"
+        )
+    if attack.mask is not None:
+        shape, mask = tuple(x.shape), attack.mask.shape
+        aligned = zip(reversed(mask), reversed(shape))
+        if len(mask) > len(shape) or any(m not in (1, n) and n is not None for m, n in aligned):
+            raise ValueError(
+                "`mask` must broadcast to the input that is perturbed. "
+                f"Received: mask of shape {mask}, for an input of shape {shape}"
+            )
+    return x
+
+
+def _check_perturb(attack, inputs):
+    several = isinstance(inputs, (list, tuple, dict))
+    if not several and not hasattr(inputs, "dtype"):
+        raise TypeError(f"Inputs must be arrays or tensors. Received: {type(inputs).__name__}")
+    if several != (attack.perturb is not None):
+        raise ValueError(
+            "`perturb` must name the input to perturb, by its key or index, if the model has "
+            "several inputs (a list or a dictionary), and be None if it has one. "
+            f"Received: perturb={attack.perturb!r}, for "
+            + (f"{len(inputs)} inputs" if several else "one input")
+        )
+    try:
+        return attack.select(inputs)
+    except (KeyError, IndexError, TypeError) as error:
+        names = list(inputs) if isinstance(inputs, dict) else f"0 to {len(inputs) - 1}"
+        raise ValueError(
+            "`perturb` must be the key or index of one of the model's inputs. "
+            f"Received: perturb={attack.perturb!r}, for inputs {names}"
+        ) from error
+
+
+def check_data(attack, inputs):
+    """Raise unless the data is such that the attack means something; return what it moves."""
+    x = ops.convert_to_numpy(check_inputs(attack, inputs))
+    if not x.size:
+        raise ValueError(f"There must be at least one example. Received: shape={x.shape}")
+    if not np.isfinite(x).all():
+        raise ValueError("The inputs must be finite. Received: inputs with NaN or infinity")
+    if attack.bounds is not None:
+        low, high = attack.bounds
+        if x.min() < low or x.max() > high:
+            raise ValueError(
+                "The inputs must lie in `bounds`, which are in the units of the model's input. "
+                f"Received: bounds={attack.bounds!r}, inputs from {x.min()} to {x.max()}"
+            )
+    return x
+
+
+def align_epsilon(epsilon, shape, norm):
+    """Epsilon with the rank of the input: one value, or one for each example or channel."""
+    epsilon, rank = np.asarray(epsilon, dtype="float32"), len(shape)
+    if epsilon.ndim == 0:
+        aligned = epsilon.reshape((1,) * rank)
+    elif epsilon.ndim == rank:
+        aligned = epsilon
+    else:
+        aligned = _align_vector(epsilon, shape)
+    fits = all(size in (1, axis) for size, axis in zip(aligned.shape, shape))
+    if not fits or (norm == 2 and math.prod(aligned.shape[1:]) != 1):
+        raise ValueError(
+            "`epsilon` must be a number, one for each example, or (with norm='inf') one for each "
+            f"channel. Received: epsilon of shape {epsilon.shape}, norm={norm!r}, for inputs of "
+            f"shape {shape}"
+        )
+    return aligned
+
+
+def _align_vector(epsilon, shape):
+    examples, channels, rank = shape[0], shape[-1], len(shape)
+    if epsilon.ndim == 1 and examples == channels == len(epsilon):
+        raise ValueError(
+            f"`epsilon` has {len(epsilon)} values for as many examples as channels; say which is "
+            "meant by its shape: (n, 1, ..., 1) for examples, (1, ..., 1, n) for channels. "
+            f"Received: epsilon of shape {epsilon.shape}, for inputs of shape {shape}"
+        )
+    if epsilon.shape == (channels,):
+        return epsilon.reshape((1,) * (rank - 1) + (-1,))
+    if epsilon.shape == (examples,):
+        return epsilon.reshape((-1,) + (1,) * (rank - 1))
+    return epsilon.reshape(epsilon.shape + (1,) * max(0, rank - epsilon.ndim))

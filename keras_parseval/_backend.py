@@ -1,0 +1,170 @@
+"""The one file that names a backend: gradients with respect to inputs, and compilation."""
+
+import functools
+import weakref
+
+import keras
+from keras import ops
+
+_BACKEND = keras.backend.backend()
+
+# For each model, its variables' identities and its compiled functions. Neither keeps it alive.
+_compiled = weakref.WeakKeyDictionary()
+
+
+def input_gradient(objective, x):
+    """Differentiate `objective`, a function of one tensor, at `x`.
+
+    Args:
+        objective: Function from a tensor to a scalar and anything else.
+        x: Tensor of floating-point numbers.
+
+    Returns:
+        The gradient of the scalar, and what else the objective returned.
+    """
+    if _BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(x)
+            value, other = objective(x)
+        gradient = tape.gradient(value, x)
+    elif _BACKEND == "jax":
+        import jax
+
+        gradient, other = jax.grad(objective, has_aux=True)(x)
+    elif _BACKEND == "torch":
+        import torch
+
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            value, other = objective(x)
+            gradient = None
+            if value.requires_grad:
+                (gradient,) = torch.autograd.grad(value, x, allow_unused=True)
+        other = keras.tree.map_structure(lambda tensor: tensor.detach(), other)
+    else:
+        raise NotImplementedError(
+            "Gradients with respect to inputs are available on the TensorFlow, JAX and PyTorch "
+            f"backends. Received: backend={_BACKEND}"
+        )
+    if gradient is None:
+        raise no_gradient()
+    return gradient, other
+
+
+def no_gradient():
+    """The error for a model that has no gradient with respect to its input."""
+    return ValueError(
+        "The output of the model cannot be differentiated with respect to its input, or the "
+        "gradient is zero for every example, so there is no direction to attack in. Integer "
+        "inputs, rounding, and lookups such as `Embedding` have no gradient: attack a model that "
+        "starts after them."
+    )
+
+
+def call_compiled(model, key, function, *tensors):
+    """Call `function(model, *tensors)`, compiled once for each model, key and shape.
+
+    Args:
+        model: A built Keras model. Its variables are read and never changed.
+        key: Hashable; tells functions apart that do something else with the same model.
+        function: Function of the model and of tensors.
+        *tensors: Arguments, in nested structures.
+    """
+    # A model whose variables are others than before is another model, to a compiler.
+    variables = [id(variable) for variable in model.variables]
+    known, functions = _compiled.get(model, (None, None))
+    if known != variables:
+        functions = {}
+        _compiled[model] = variables, functions
+    key = (key, getattr(model, "jit_compile", False))
+    if key not in functions:
+        functions[key] = _compile(weakref.ref(model), function, key[-1])
+    return functions[key](*keras.tree.map_structure(ops.convert_to_tensor, tensors))
+
+
+def _compile(model_reference, function, jit_compile):
+    """Compile a function of the model that is reached through a weak reference."""
+
+    def run(variables, *tensors):
+        model = model_reference()
+        mapping = None if variables is None else list(zip(model.variables, variables))
+        # Inside this scope nothing can be assigned to a variable of the model.
+        with keras.StatelessScope(state_mapping=mapping):
+            return function(model, *tensors)
+
+    if _BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        run = functools.partial(run, None)
+        return tf.function(run, jit_compile=bool(jit_compile), autograph=False)
+    if _BACKEND == "jax":
+        import jax
+
+        compiled = jax.jit(run)
+        return lambda *tensors: compiled([v.value for v in model_reference().variables], *tensors)
+
+    import torch
+
+    return torch.no_grad()(functools.partial(run, None))
+
+
+def wrap_train_step(model, attack_batch):
+    """A training step that lets `attack_batch` change the data and then runs the model's own.
+
+    Args:
+        model: A compiled Keras model.
+        attack_batch: Function of the data of one step, called while the model's variables
+            have their current values, and cannot be changed.
+    """
+    train_step = model.train_step
+    if _BACKEND != "jax":
+
+        def attacked_step(data):
+            with keras.StatelessScope():
+                data = attack_batch(data)
+            return train_step(data)
+
+        return attacked_step
+
+    def attacked_pure_step(state, data):
+        trainable, non_trainable, optimizer, _ = state
+        variables = [
+            *zip(model.trainable_variables, trainable),
+            *zip(model.non_trainable_variables, non_trainable),
+            *zip(model.optimizer.variables, optimizer),
+        ]
+        with keras.StatelessScope(state_mapping=variables):
+            data = attack_batch(data)
+        return train_step(state, data)
+
+    return attacked_pure_step
+
+
+def keep_weights_on_error(model, train_function):
+    """Let a training function that fails leave the model with its weights.
+
+    On JAX, `fit` takes the weights out of the model before the first step. If that step cannot even
+    be traced, because of the data for instance, they would be lost.
+    """
+    if _BACKEND != "jax":
+        return train_function
+
+    def guarded(state, iterator):
+        try:
+            return train_function(state, iterator)
+        except BaseException:
+            groups = (
+                model.trainable_variables,
+                model.non_trainable_variables,
+                model.optimizer.variables,
+                model.metrics_variables,
+            )
+            for variables, values in zip(groups, state):
+                for variable, value in zip(variables, values):
+                    if not value.is_deleted():
+                        variable.assign(value)
+            raise
+
+    return guarded

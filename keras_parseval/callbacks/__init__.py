@@ -1,0 +1,8 @@
+"""Callbacks for `model.fit`."""
+
+from keras_parseval.callbacks.adversarial_evaluation import (
+    AdversarialEvaluation as AdversarialEvaluation,
+)
+from keras_parseval.callbacks.adversarial_training import (
+    AdversarialTraining as AdversarialTraining,
+)

@@ -1,0 +1,114 @@
+"""Accuracy under attack, at the end of every epoch."""
+
+import keras
+
+from keras_parseval._attack_checks import check_data
+from keras_parseval._data import first_batch
+from keras_parseval._validation import check_integer
+from keras_parseval.attacks import FGSM
+from keras_parseval.classifier import Classifier
+from keras_parseval.noise import choose_levels
+from keras_parseval.robustness import as_template, robust_accuracy
+
+
+class AdversarialEvaluation(keras.callbacks.Callback):
+    """Measures the accuracy under attack during training, and adds it to the logs.
+
+    The keys are `val_adv_accuracy_snr40` and the like (`val_adv_accuracy_eps0.1` for
+    epsilons). They reach `History`, `CSVLogger` and `TensorBoard`; callbacks that decide
+    by them, such as `EarlyStopping` and `ModelCheckpoint`, must come later in the list.
+
+    Args:
+        data: Arrays `(x, y)`, or a data set of batches `(x, y)`, as
+            `kp.robust_accuracy` takes it. It is read once for each evaluation.
+        snr: Signal-to-noise ratios in decibels; 50, 45, 40 and 33 by default.
+        epsilon: Sizes of the perturbation, in the units of the model's
+            input, in place of `snr`.
+        attack: As in `kp.robust_accuracy`.
+        every: Evaluate in the first epoch and every so many after it. In between the
+            values are NaN, which no callback takes for an improvement. The patience of
+            `EarlyStopping` counts epochs, and should be `every` at least.
+        prefix: What the keys begin with.
+        batch_size: Number of examples at a time, where the data is arrays.
+
+    Example:
+
+    ```python
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, "softmax")])
+    model.compile(loss="sparse_categorical_crossentropy")
+    x, y = keras.random.uniform((64, 8)), keras.ops.zeros(64, "int32")
+    callbacks = [
+        kp.AdversarialEvaluation((x, y), snr=(40, 33)),
+        keras.callbacks.EarlyStopping("val_adv_accuracy_snr40", mode="max", patience=5),
+    ]
+    model.fit(x, y, callbacks=callbacks, verbose=0)
+    ```
+    """
+
+    def __init__(
+        self,
+        data,
+        snr=None,
+        epsilon=None,
+        attack=FGSM,
+        every=1,
+        prefix="val_adv_",
+        batch_size=128,
+    ):
+        super().__init__()
+        self.measure, self.levels = choose_levels(snr, epsilon)
+        self.attack = as_template(attack)
+        self.every = check_integer("every", every, "a positive integer", lambda value: value > 0)
+        self.batch_size = check_integer(
+            "batch_size", batch_size, "a positive integer", lambda value: value > 0
+        )
+        if not isinstance(prefix, str):
+            raise TypeError(f"`prefix` must be a string. Received: prefix={prefix!r}")
+        self.prefix = prefix
+        self.data = _check_dataset(data)
+        self._first_epoch, self._values = None, {}
+
+    def on_train_begin(self, logs=None):
+        # All that can be wrong with model and data is found out before the training.
+        Classifier(self.model, self.attack.loss)
+        inputs, _ = first_batch(*self.data)
+        check_data(self.attack, inputs)
+        self._first_epoch = None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        if (epoch - self._first_epoch) % self.every == 0:
+            self._values = self._evaluate()
+        else:
+            # Without the key, ModelCheckpoint would save a model that is not the best.
+            self._values = dict.fromkeys(self._values, float("nan"))
+        if logs is not None:
+            logs.update(self._values)
+
+    def _evaluate(self):
+        x, y = self.data
+        result = robust_accuracy(
+            self.model,
+            x,
+            y,
+            attack=self.attack,
+            batch_size=self.batch_size,
+            verbose=0,
+            **{self.measure: self.levels},
+        )
+        accuracies = result.to_dict()
+        del accuracies["clean"]
+        return {f"{self.prefix}accuracy_{name}": value for name, value in accuracies.items()}
+
+
+def _check_dataset(data):
+    """The arrays `(x, y)`, or the data set and `None`."""
+    if isinstance(data, (list, tuple)) and len(data) == 2:
+        return tuple(data)
+    if data is None or isinstance(data, (list, tuple)) or hasattr(data, "__next__"):
+        raise TypeError(
+            "`data` must be arrays (x, y), or a data set of batches (x, y) that can be read more "
+            f"than once. Received: data of type {type(data).__name__}"
+        )
+    return data, None
