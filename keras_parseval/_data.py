@@ -23,6 +23,18 @@ def batches_of(x, y, batch_size):
     return (_unpack(batch) for batch in batches), total
 
 
+def as_pair(data):
+    """What a user calls data, as arrays `(x, y)`, or as the data set and `None`."""
+    if isinstance(data, (list, tuple)) and len(data) == 2:
+        return tuple(data)
+    if data is None or isinstance(data, (list, tuple)) or hasattr(data, "__next__"):
+        raise TypeError(
+            "`data` must be arrays (x, y), or a data set of batches (x, y) that can be read more "
+            f"than once. Received: data of type {type(data).__name__}"
+        )
+    return data, None
+
+
 def first_batch(x, y):
     """The first batch of arrays or of a data set, or an error if there is none."""
     batches, _ = batches_of(x, y, batch_size=128)

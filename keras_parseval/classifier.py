@@ -69,7 +69,7 @@ class Classifier:
     def outputs(self, inputs):
         """The model's outputs in inference mode, as logits if the loss is a cross-entropy."""
         layer = self.activated_layer
-        with contextlib.nullcontext() if layer is None else _without_activation(layer):
+        with contextlib.nullcontext() if layer is None else without_activation(layer):
             outputs = ops.cast(self.model(inputs, training=False), "float32")
         if not self.returns_probabilities:
             return outputs
@@ -86,16 +86,26 @@ class Classifier:
         """
         if self.encoding is None:
             return ops.sum(self.loss(labels, outputs))
-        if self.encoding == "binary":
-            odds = outputs * (1.0 - 2.0 * ops.cast(labels, outputs.dtype))
-            several = outputs.shape[-1] != 1
-        else:
-            chosen = ops.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
-            others = ops.logsumexp(outputs - 1e30 * chosen, axis=-1)
-            odds = others - ops.sum(chosen * outputs, axis=-1)
-            several = len(odds.shape) > 1
+        odds = self.log_odds_against(labels, outputs)
+        several = any(size != 1 for size in odds.shape[1:])
         # Several decisions for an example are weighed by the true loss.
         return ops.sum(ops.softplus(odds) if several else odds)
+
+    def log_odds_against(self, labels, outputs):
+        """The logarithm of the odds that another class than the label is the right one."""
+        if self.encoding == "binary":
+            return outputs * (1.0 - 2.0 * ops.cast(labels, outputs.dtype))
+        chosen = ops.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
+        others = ops.logsumexp(outputs - 1e30 * chosen, axis=-1)
+        return others - ops.sum(chosen * outputs, axis=-1)
+
+    def margins(self, labels, outputs):
+        """By how much the decision for the label wins, or, below zero, loses."""
+        if self.encoding == "binary":
+            return -self.log_odds_against(labels, outputs)
+        chosen = ops.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
+        others = ops.max(outputs - 1e30 * chosen, axis=-1)
+        return ops.sum(chosen * outputs, axis=-1) - others
 
     def predicted_labels(self, outputs):
         """The most likely classes; for binary classifiers, 0 or 1 for each unit."""
@@ -202,7 +212,7 @@ def _activated_output_layer(model, encoding):
 
 
 @contextlib.contextmanager
-def _without_activation(layer):
+def without_activation(layer):
     """Let the layer return what it would have passed to its activation."""
     if isinstance(layer, keras.layers.Softmax):
         layer.call = lambda inputs, mask=None: inputs

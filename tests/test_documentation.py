@@ -52,7 +52,10 @@ def test_no_other_file_imports_a_backend_by_name():
     for path in (ROOT / "keras_parseval").rglob("*.py"):
         if path.name == "_backend.py":
             continue  # the one place for it
-        assert imported_names(path) <= {"keras", "numpy", "keras_parseval"}, path
+        allowed = {"keras", "numpy", "rich", "keras_parseval"}  # rich comes with Keras
+        if path.name == "plots.py":
+            allowed |= {"matplotlib"}
+        assert imported_names(path) <= allowed, path
         assert "keras.src" not in path.read_text()
 
 

@@ -6,3 +6,4 @@ from keras_parseval.callbacks.adversarial_evaluation import (
 from keras_parseval.callbacks.adversarial_training import (
     AdversarialTraining as AdversarialTraining,
 )
+from keras_parseval.callbacks.spectrum import SpectrumLogger as SpectrumLogger

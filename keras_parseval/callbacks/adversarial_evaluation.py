@@ -3,7 +3,7 @@
 import keras
 
 from keras_parseval._attack_checks import check_data
-from keras_parseval._data import first_batch
+from keras_parseval._data import as_pair, first_batch
 from keras_parseval._validation import check_integer
 from keras_parseval.attacks import FGSM
 from keras_parseval.classifier import Classifier
@@ -65,7 +65,7 @@ class AdversarialEvaluation(keras.callbacks.Callback):
         if not isinstance(prefix, str):
             raise TypeError(f"`prefix` must be a string. Received: prefix={prefix!r}")
         self.prefix = prefix
-        self.data = _check_dataset(data)
+        self.data = as_pair(data)
         self._first_epoch, self._values = None, {}
 
     def on_train_begin(self, logs=None):
@@ -100,15 +100,3 @@ class AdversarialEvaluation(keras.callbacks.Callback):
         accuracies = result.to_dict()
         del accuracies["clean"]
         return {f"{self.prefix}accuracy_{name}": value for name, value in accuracies.items()}
-
-
-def _check_dataset(data):
-    """The arrays `(x, y)`, or the data set and `None`."""
-    if isinstance(data, (list, tuple)) and len(data) == 2:
-        return tuple(data)
-    if data is None or isinstance(data, (list, tuple)) or hasattr(data, "__next__"):
-        raise TypeError(
-            "`data` must be arrays (x, y), or a data set of batches (x, y) that can be read more "
-            f"than once. Received: data of type {type(data).__name__}"
-        )
-    return data, None
