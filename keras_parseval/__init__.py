@@ -1,5 +1,6 @@
 """Parseval networks for Keras 3: robust by construction."""
 
+from keras_parseval import models as models
 from keras_parseval import plots as plots
 from keras_parseval.analysis.certificates import adversarial_loss_bound as adversarial_loss_bound
 from keras_parseval.analysis.certificates import certified_accuracy as certified_accuracy
@@ -19,6 +20,8 @@ from keras_parseval.callbacks import AdversarialTraining as AdversarialTraining
 from keras_parseval.callbacks import SpectrumLogger as SpectrumLogger
 from keras_parseval.constraints import ParsevalTightFrame as ParsevalTightFrame
 from keras_parseval.constraints import Simplex as Simplex
+from keras_parseval.conversion import parseval as parseval
+from keras_parseval.conversion import parseval_plan as parseval_plan
 from keras_parseval.initializers import TightFrame as TightFrame
 from keras_parseval.layers import ConvexAdd as ConvexAdd
 from keras_parseval.layers import MaxMin as MaxMin

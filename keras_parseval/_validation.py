@@ -55,3 +55,11 @@ def check_beta(beta):
 def check_scale(scale):
     """Return the singular value to aim at as a float, or raise."""
     return check_number("scale", scale, "a positive number", lambda value: value > 0)
+
+
+def check_choice(name, value, choices):
+    """Return `value` if it is one of `choices`."""
+    if not any(value is choice or value == choice for choice in choices):
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"`{name}` must be one of {listed}. Received: {name}={value!r}")
+    return value

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import keras
 import numpy as np
 import pytest
-from conftest import JIT_COMPILE, to_numpy
+from conftest import BACKEND, JIT_COMPILE, to_numpy
 from networks import ACTIVATIONS, BLOCKS, ENDS, random_network, steepest
 
 import keras_parseval as kp
@@ -14,7 +14,7 @@ from keras_parseval.analysis import kernel_rules
 
 L = keras.layers
 # More for a long run: KERAS_PARSEVAL_EXAMPLES=500 python -m pytest -k steeper.
-EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", 12))
+EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", 4 if BACKEND == "jax" else 12))
 several = hypothesis.settings(
     deadline=None,
     max_examples=EXAMPLES,

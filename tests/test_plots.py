@@ -23,7 +23,7 @@ PUBLIC = {
     name: function
     for name, function in vars(plots).items()
     if inspect.isfunction(function)
-    and function.__module__ == plots.__name__
+    and function.__module__.startswith(plots.__name__)
     and not name.startswith("_")
 }
 

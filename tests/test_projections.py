@@ -2,7 +2,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from conftest import compiled, singular_values, to_numpy
+from conftest import BACKEND, compiled, singular_values, to_numpy
 from hypothesis.extra import numpy as hnp
 from keras import ops
 
@@ -104,11 +104,13 @@ def tightness(matrix):
 
 def test_unbiased_sampling_is_as_tight_as_the_full_step():
     """The library's cheap mode, at one hundredth of the arithmetic."""
-    units, updates = 512, 2000
+    # The same property on a smaller matrix, where the arithmetic is another backend's.
+    units, updates = (512, 2000) if BACKEND == "tensorflow" else (200, 2000)
+    count = units // 10
     steps = {
         "full": lambda matrix: kp.tight_frame_step(matrix, 3e-4),
-        "unbiased": lambda matrix: kp.sampled_tight_frame_step(matrix, 3e-4, 51, unbiased=True),
-        "biased": lambda matrix: kp.sampled_tight_frame_step(matrix, 3e-4, 51),
+        "unbiased": lambda matrix: kp.sampled_tight_frame_step(matrix, 3e-4, count, unbiased=True),
+        "biased": lambda matrix: kp.sampled_tight_frame_step(matrix, 3e-4, count),
     }
     error = {}
     for name, step in steps.items():

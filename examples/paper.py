@@ -1,0 +1,209 @@
+"""
+Title: The experiments of the paper
+Description: Vanilla and Parseval networks on MNIST, CIFAR and SVHN, by one command.
+
+    python examples/paper.py --out results
+    python examples/paper.py --dataset cifar10 --model wrn-28-10 --seeds 0 1 2 --out results
+
+Without more, small networks learn the bundled digits. With `--dataset`, networks and training are
+those of the paper, unless an option says otherwise. The directory `--out` receives
+
+- `runs.jsonl`: one line for each finished run, with all that was asked for and measured;
+- `table.md`: our accuracies beside the paper's, and what else tells the networks apart;
+- `models/` and `figures/`: the trained networks, and all figures.
+
+A command that was interrupted, however, goes on where it was when it is given again: after the last
+finished epoch, with the same outcome. It needs scikit-learn, matplotlib, TensorFlow for the data
+pipelines, and tensorflow-datasets for all data but the digits.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import data
+import keras
+import paper_recipes
+import paper_report
+import paper_training
+
+from keras_parseval._validation import check_integer, check_number
+
+
+def main(arguments=None):
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        runs = plan(options)
+        dataset = data.load(options.dataset, options.data_dir, options.limit, options.full)
+        paper_recipes.build(runs[0], dataset)
+        folder = prepare_folder(options.out)
+        check_folder(folder, runs)
+    except (ValueError, TypeError, RuntimeError, OSError) as error:
+        # Whatever is wrong is found out before any training.
+        parser.error(str(error))
+    make_deterministic()
+    for number, run in enumerate(runs, start=1):
+        if run.name in paper_report.read_runs(folder):
+            print(f"[{number}/{len(runs)}] {run.name}: finished before")
+            continue
+        print(f"[{number}/{len(runs)}] {run.name}")
+        checkpoint = checkpoint_of(folder, run)
+        record = paper_training.execute(run, dataset, folder, checkpoint, options.verbose)
+        paper_report.add_run(folder, record)
+        paper_report.write_table(folder)
+        checkpoint.unlink(missing_ok=True)
+    paper_report.write_table(folder)
+    paper_report.write_figures(folder, runs[0].group, dataset)
+    print(f"\n{(folder / 'table.md').read_text()}\nFigures are in {folder / 'figures'}.")
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(
+        description="Train and attack the networks of the paper.",
+        epilog="Options that are left out follow the paper's recipe for the data set and model.",
+    )
+    add = parser.add_argument
+    add("--dataset", default="digits", choices=list(data.SOURCES))
+    add("--data-dir", help="where tensorflow-datasets has prepared the data; else it downloads")
+    add("--limit", type=int, help="use this many training images, and no more of the others")
+    add("--full", action="store_true", help="train on the validation images too")
+    add("--model", help="fc, or wrn-D-W for a wide residual network of depth D and width W")
+    add("--arms", nargs="+", help="fc: sgd, sgd-wd, parseval, ...; wrn: vanilla, ...")
+    add("--adversarial", choices=("no", "yes", "both"), help="adversarial training")
+    add("--seeds", type=int, nargs="+", default=[0])
+    add("--out", default="paper-results", help="directory for everything that is written")
+    add("--verbose", type=int, default=1, choices=(0, 1, 2), help="as in `fit`")
+    training = parser.add_argument_group("training")
+    training.add_argument("--epochs", type=int)
+    training.add_argument("--batch-size", type=int)
+    training.add_argument("--learning-rate", type=float)
+    training.add_argument("--momentum", type=float)
+    training.add_argument("--drops", type=int, nargs="*", help="epochs after which it drops")
+    training.add_argument("--drop-factor", type=float)
+    network = parser.add_argument_group("network")
+    network.add_argument("--beta", type=float, help="how strongly kernels are drawn to a frame")
+    network.add_argument("--weight-decay", type=float)
+    network.add_argument("--dropout", type=float, help="wrn")
+    network.add_argument("--normalization", choices=("batch", "none"))
+    network.add_argument("--hidden", type=int, help="fc: number of hidden layers")
+    network.add_argument("--units", type=int, help="fc: units in each of them")
+    return parser
+
+
+def plan(options):
+    """The runs that were asked for, in the order of the paper's tables."""
+    model = options.model or paper_recipes.DEFAULT_MODELS[options.dataset]
+    builder, training = paper_recipes.recipe(options.dataset, model)
+    training |= given(options, training)
+    check_numbers(training, options.seeds)
+    builder |= network_options(options, model)
+    arms = paper_recipes.arms_of(model)
+    chosen = options.arms or paper_recipes.default_arms(model)
+    for arm in chosen:
+        if arm not in arms:
+            raise ValueError(
+                f"The arms of {model} must be among {', '.join(arms)}. Received: {arm!r}"
+            )
+    # The paper trained with adversarial examples on all data sets but this one.
+    adversarial = options.adversarial or ("no" if options.dataset == "svhn" else "both")
+    kinds = {"no": (False,), "yes": (True,), "both": (False, True)}[adversarial]
+    return [
+        paper_recipes.Run(
+            dataset=options.dataset,
+            model=model,
+            arm=arm,
+            adversarial=kind,
+            seed=seed,
+            builder={**builder, **arms[arm]},
+            training=training,
+            limit=options.limit,
+            full=options.full,
+            backend=keras.backend.backend(),
+        )
+        for kind in kinds
+        for arm in dict.fromkeys(chosen)
+        for seed in dict.fromkeys(options.seeds)
+    ]
+
+
+def given(options, names):
+    """The options among `names` that the user gave."""
+    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def network_options(options, model):
+    """The builder's arguments that the user gave, if the model has them."""
+    foreign = given(options, ("dropout",) if model == "fc" else ("hidden", "units"))
+    if foreign:
+        raise ValueError(
+            f"{model} has no {' and no '.join(foreign)}; leave the option out. Received: {foreign}"
+        )
+    network = given(options, ("beta", "weight_decay", "dropout", "normalization"))
+    network |= given(options, ("hidden", "units"))
+    if network.get("normalization") == "none":
+        network["normalization"] = None
+    return network
+
+
+def check_numbers(training, seeds):
+    for name in ("epochs", "batch_size"):
+        check_integer(name, training[name], "a positive integer", lambda value: value > 0)
+    for name in ("learning_rate", "drop_factor"):
+        check_number(name, training[name], "a positive number", lambda value: value > 0)
+    check_number("momentum", training["momentum"], "in [0, 1)", lambda value: 0 <= value < 1)
+    for seed in seeds:
+        check_integer("seeds", seed, "integers, 0 or more", lambda value: value >= 0)
+
+
+def prepare_folder(out):
+    """The directory for the results, of which it is certain that it can be written to."""
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            "`--out` must be a directory that can be written to, or made; choose another. "
+            f"Received: {out!r} ({error})"
+        ) from error
+    return folder
+
+
+def checkpoint_of(folder, run):
+    return folder / "checkpoints" / f"{run.name}.npz"
+
+
+def check_folder(folder, runs):
+    """Refuse to mix runs of different settings in one table."""
+    finished = [record["config"] for record in paper_report.read_runs(folder).values()]
+    begun = [paper_training.checkpoint_config(checkpoint_of(folder, run)) for run in runs]
+    for run in runs:
+        for other in filter(None, finished + begun):
+            same_run = paper_recipes.Run(**other).name == run.name
+            if same_run or paper_recipes.Run(**other).group == run.group:
+                fields = list(other) if same_run else ("training", "limit", "full", "backend")
+                refuse_difference(folder, run, other, fields)
+
+
+def refuse_difference(folder, run, other, fields):
+    ours = run.to_dict()
+    for field in fields:
+        if ours[field] != other[field]:
+            raise ValueError(
+                "Runs that share a table must have the same settings; choose another `--out` for "
+                f"{run.name}. Received: {field}={ours[field]}, where {folder} has {other[field]}"
+            )
+
+
+def make_deterministic():
+    """Make equal commands have equal outcomes, to the bit where the backend can."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+
+
+if __name__ == "__main__":
+    main()

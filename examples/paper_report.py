@@ -1,0 +1,202 @@
+"""What the runs of the paper's experiments add up to: the record, the table, the figures."""
+
+import json
+
+import keras
+import matplotlib.pyplot as plt
+import numpy as np
+from paper_recipes import PAPER_ACCURACIES, PAPER_DIMENSIONS, Run, arms_of
+from paper_training import CERTIFIED_EPSILONS, write_atomically
+
+import keras_parseval as kp
+
+GRID_LEVEL = 24.7  # the weakest attack of the paper's figure
+
+
+def read_runs(folder):
+    """The finished runs, by name."""
+    path = folder / "runs.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {record["name"]: record for record in map(json.loads, lines)}
+
+
+def add_run(folder, record):
+    """Add a line to the record, which is never seen half-written."""
+    records = [*read_runs(folder).values(), record]
+    text = "".join(json.dumps(each) + "\n" for each in records)
+    write_atomically(folder / "runs.jsonl", lambda path: path.write_text(text))
+
+
+def grouped(folder):
+    """The finished runs as `{group: {label: records, one for each seed}}`, in the paper's order."""
+    groups = {}
+    for record in sorted(read_runs(folder).values(), key=_order):
+        run = Run(**record["config"])
+        groups.setdefault(run.group, {}).setdefault(run.label, []).append(record)
+    return groups
+
+
+def _order(record):
+    run = Run(**record["config"])
+    return run.group, run.adversarial, list(arms_of(run.model)).index(run.arm), run.seed
+
+
+def write_table(folder):
+    """Write `table.md`: all that was measured, with the paper's figures where it has them."""
+    sections = [_section(arms) for arms in grouped(folder).values()]
+    text = "\n\n".join(["# Results", *sections]) + "\n"
+    write_atomically(folder / "table.md", lambda path: path.write_text(text))
+
+
+def _section(arms):
+    run = Run(**next(iter(arms.values()))[0]["config"])
+    images = "all images" if run.limit is None else f"{run.limit} images"
+    counts = sorted({len(records) for records in arms.values()})
+    parts = [
+        f"## {run.dataset}, {run.model}",
+        f"Accuracies in % ({run.training['epochs']} epoch(s), {images}, "
+        f"{' to '.join(map(str, counts))} seed(s)): mean, standard deviation between seeds, and in "
+        "brackets the paper's, for its own network. Adversarial training is marked -da.",
+        "Fast gradient sign method, by signal-to-noise ratio in decibels:",
+        _accuracies(arms, "fgsm"),
+        "The same in 20 steps:",
+        _accuracies(arms, "iterated"),
+        "Hidden kernels: distance from a tight frame, and singular values relative to their "
+        "target. Then an upper bound of the network's Lipschitz constant, and the accuracy that is "
+        "certain under any change of the pixels of that 2-norm:",
+        _weights(arms),
+    ]
+    if run.model == "fc":
+        parts += [
+            "Dimensions that hold 99% of the covariance of the activations, in % of all, for all "
+            "examples / for each class:",
+            _dimensions(arms),
+        ]
+    return "\n\n".join(parts)
+
+
+def _accuracies(arms, attack):
+    first = next(iter(arms.values()))[0]["results"][attack]
+    heading = ["Model", "Clean", *(f"{level:g}" for level in first["levels"])]
+    rows = []
+    for label, records in arms.items():
+        run, results = Run(**records[0]["config"]), [each["results"][attack] for each in records]
+        values = np.array([[each["clean"], *each["accuracies"]] for each in results])
+        paper = ()
+        if attack == "fgsm" and run.model != "fc":
+            paper = PAPER_ACCURACIES.get((run.dataset, run.arm, run.adversarial), ())
+        cells = [_percent(column) for column in values.T]
+        for index, value in enumerate(paper):
+            cells[index] += f" ({value:.2f})"
+        rows.append([label, *cells])
+    return _markdown(heading, rows)
+
+
+def _weights(arms):
+    heading = ["Model", "Tightness", "Singular values", "Lipschitz bound"]
+    heading += [f"Certified at {epsilon:g}" for epsilon in CERTIFIED_EPSILONS]
+    rows = []
+    for label, records in arms.items():
+        results = [record["results"] for record in records]
+        spectra = [each["singular_values"] for each in results]
+        smallest = min(each["smallest"] for each in spectra)
+        largest = max(each["largest"] for each in spectra)
+        tightness = np.mean([list(each["tightness"].values()) for each in results])
+        bound = np.mean([each["lipschitz_bound"] for each in results])
+        certified = zip(*(each["certified"]["accuracies"] for each in results))
+        extremes = f"{smallest:.3f} to {largest:.3f}"
+        rows.append(
+            [label, f"{tightness:.4f}", extremes, f"{bound:.4g}", *map(_percent, certified)]
+        )
+    return _markdown(heading, rows)
+
+
+def _dimensions(arms):
+    heading, rows = ["Layer"], []
+    for label, records in arms.items():
+        run = Run(**records[0]["config"])
+        paper = PAPER_DIMENSIONS.get((run.arm, run.adversarial), ())
+        paper = paper if run.dataset == "cifar10" else ()
+        heading.append(label)
+        layers = [covariance_dimension(record).to_rows() for record in records]
+        for index, seeds in enumerate(zip(*layers)):
+            if index == len(rows):
+                rows.append([str(index + 1)])
+            cell = " / ".join(
+                f"{np.mean([row[f'{kind}_percent'] for row in seeds]):.1f}"
+                for kind in ("all", "class")
+            )
+            if index < len(paper):
+                cell += " ({} / {})".format(*paper[index])
+            rows[index].append(cell)
+    return _markdown(heading, rows)
+
+
+def _percent(values):
+    text = f"{100 * np.mean(values):.2f}"
+    return text if len(values) == 1 else f"{text} ± {100 * np.std(values, ddof=1):.2f}"
+
+
+def _markdown(heading, rows):
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def robust_accuracy(records, attack):
+    """The mean over the seeds."""
+    results = [record["results"][attack] for record in records]
+    return kp.RobustAccuracy(
+        clean=float(np.mean([each["clean"] for each in results])),
+        measure=results[0]["measure"],
+        levels=tuple(results[0]["levels"]),
+        accuracies=tuple(np.mean([each["accuracies"] for each in results], axis=0).tolist()),
+        attack=results[0]["attack"],
+        examples=results[0]["examples"],
+    )
+
+
+def covariance_dimension(record):
+    saved = record["results"]["covariance_dimension"]
+    fields = {key: tuple(v) if isinstance(v, list) else v for key, v in saved.items()}
+    return kp.CovarianceDimension(**fields)
+
+
+def write_figures(folder, group, dataset):
+    """Draw all figures of a group of runs; of several seeds the first, save for the accuracies."""
+    # No window: figures go to files.
+    plt.switch_backend("Agg")
+    arms = grouped(folder)[group]
+    first = {label: records[0] for label, records in arms.items()}
+    draw = Drawing(folder / "figures", group)
+    for attack in ("fgsm", "iterated"):
+        results = {label: robust_accuracy(records, attack) for label, records in arms.items()}
+        draw(f"snr-{attack}", kp.plots.accuracy_against_snr(results).figure)
+    histories = {label: record["history"] for label, record in first.items()}
+    prefix = "val_" if "val_loss" in next(iter(histories.values())) else ""
+    for metric in (f"{prefix}loss", f"{prefix}accuracy"):
+        draw(f"learning-{metric}", kp.plots.learning_curves(histories, metric).figure)
+    if all("covariance_dimension" in record["results"] for record in first.values()):
+        dimensions = {label: covariance_dimension(record) for label, record in first.items()}
+        draw("covariance-dimension", kp.plots.covariance_dimension(dimensions).figure)
+    models = {
+        label: keras.models.load_model(folder / "models" / f"{record['name']}.keras")
+        for label, record in first.items()
+    }
+    draw("singular-values", kp.plots.singular_values(models).figure)
+    x, y = (array[:8] for array in dataset.test)
+    attack = kp.FGSM(kp.epsilon_for_snr(x, GRID_LEVEL), labels="true")
+    for label, model in models.items():
+        grid = kp.plots.adversarial_grid(model, x, attack(model, x, y), y)
+        draw(f"adversarial-{label}", grid[0, 0].figure)
+
+
+class Drawing:
+    """Saves figures as PNG, under names that begin with the group's."""
+
+    def __init__(self, folder, group):
+        folder.mkdir(exist_ok=True)
+        self.folder, self.group = folder, group
+
+    def __call__(self, name, figure):
+        figure.savefig(self.folder / f"{self.group}-{name}.png", dpi=120)
+        plt.close(figure)

@@ -1,0 +1,318 @@
+"""The paper's experiments as one command: plans, records, resuming, errors."""
+
+import dataclasses
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from conftest import BACKEND, to_numpy
+
+import keras_parseval as kp
+
+# It takes a minute, and nothing in it depends on the backend that its parts are not tested for.
+pytestmark = pytest.mark.skipif(
+    BACKEND != "tensorflow" and not os.environ.get("KERAS_PARSEVAL_SLOW"),
+    reason="KERAS_PARSEVAL_SLOW is not set",
+)
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+data, paper, paper_recipes, paper_report, paper_training = map(
+    importlib.import_module,
+    ("data", "paper", "paper_recipes", "paper_report", "paper_training"),
+)
+
+# Where a command is killed, steps are small, so that it can be in the middle of an epoch.
+BATCH_SIZE = "8" if BACKEND == "tensorflow" else "50"
+COMMAND = [
+    *(sys.executable, "-u", str(EXAMPLES / "paper.py"), "--units", "16", "--hidden", "2"),
+    *("--arms", "sgd-wd", "parseval", "--adversarial", "yes", "--epochs", "2", "--drops", "1"),
+    *("--batch-size", BATCH_SIZE, "--limit", "400", "--verbose", "2", "--out"),
+]
+RUNS = ["digits-fc-sgd-wd-da-seed0", "digits-fc-parseval-da-seed0"]
+ENVIRONMENT = {**os.environ, "KERAS_BACKEND": BACKEND}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The folder that a whole command leaves."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    subprocess.run([*COMMAND, folder], env=ENVIRONMENT, check=True, capture_output=True)
+    return folder
+
+
+def test_a_command_leaves_records_models_table_and_figures(undisturbed):
+    records = [json.loads(line) for line in (undisturbed / "runs.jsonl").read_text().splitlines()]
+    assert [record["name"] for record in records] == RUNS
+    for record in records:
+        assert record["config"]["seed"] == 0 and record["versions"]["keras"] == keras.__version__
+        assert record["seconds"]["training"] > 0 and record["machine"]["cores"] >= 1
+        assert [len(values) for values in record["history"].values()] == [2] * 5
+        # The command's drop after the first epoch, by the paper's factor.
+        np.testing.assert_allclose(record["history"]["learning_rate"], [0.1, 0.05])
+    table = (undisturbed / "table.md").read_text()
+    for label in ("sgd-wd-da", "parseval-da"):
+        assert table.count(f"| {label} |") >= 3
+    figures = sorted((undisturbed / "figures").iterdir())
+    kinds = {path.stem.removeprefix("digits-fc-") for path in figures}
+    assert kinds >= {
+        *("snr-fgsm", "snr-iterated", "singular-values", "covariance-dimension"),
+        *("learning-val_loss", "adversarial-sgd-wd-da", "adversarial-parseval-da"),
+    }
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in figures)
+    assert not list((undisturbed / "checkpoints").iterdir())
+
+
+def test_what_was_recorded_is_true_of_the_saved_models(undisturbed):
+    dataset = data.load("digits", limit=400)
+    for record in paper_report.read_runs(undisturbed).values():
+        model = keras.models.load_model(undisturbed / "models" / f"{record['name']}.keras")
+        results = record["results"]
+        _, accuracy = model.evaluate(*dataset.test, verbose=0)
+        assert results["fgsm"]["clean"] == pytest.approx(accuracy, abs=1e-6)
+        assert results["lipschitz_bound"] == pytest.approx(kp.lipschitz_bound(model).bound)
+        spectra = [
+            np.linalg.svd(to_numpy(model.get_layer(f"hidden{index}").kernel), compute_uv=False)
+            for index in (1, 2)
+        ]
+        extremes = min(map(np.min, spectra)), max(map(np.max, spectra))
+        assert tuple(results["singular_values"].values()) == pytest.approx(extremes, rel=1e-4)
+        levels = [*results["iterated"]["accuracies"]]
+        assert results["iterated"]["levels"] == [50, 45, 40, 33, 25, 20, 15]
+        assert results["fgsm"]["levels"] == [50, 45, 40, 33]
+        assert levels[-1] <= levels[0] <= results["iterated"]["clean"]
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="to the bit, only TensorFlow is promised to be")
+def test_a_killed_command_goes_on_to_the_same_table(undisturbed, tmp_path):
+    checkpoint = tmp_path / "checkpoints" / f"{RUNS[1]}.npz"
+    with subprocess.Popen([*COMMAND, tmp_path], env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
+        while not checkpoint.exists():
+            assert process.poll() is None, "finished before it could be killed"
+            time.sleep(0.005)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert list(paper_report.read_runs(tmp_path)) == RUNS[:1]
+    done = json.loads((tmp_path / "runs.jsonl").read_text())
+    result = subprocess.run(
+        [*COMMAND, tmp_path], env=ENVIRONMENT, check=True, capture_output=True, text=True
+    )
+    assert f"{RUNS[0]}: finished before" in result.stdout
+    assert "Epoch 1/2" not in result.stdout and "Epoch 2/2" in result.stdout
+    assert (tmp_path / "table.md").read_text() == (undisturbed / "table.md").read_text()
+    records, expected = (paper_report.read_runs(path) for path in (tmp_path, undisturbed))
+    assert records[RUNS[0]] == done
+    for name in RUNS:
+        for key in ("config", "history", "results"):
+            assert records[name][key] == expected[name][key]
+
+
+def small_run(**changes):
+    """A run whose training is short."""
+    builder, training = paper_recipes.recipe("digits", "fc")
+    training |= {"epochs": 3, "batch_size": 32, "drops": [2]}
+    run = paper_recipes.Run(
+        *("digits", "fc", "parseval", True, 1, builder, training, 100, False, BACKEND)
+    )
+    return dataclasses.replace(run, **changes)
+
+
+def random_model(run):
+    """A network with everything that a training can have state in."""
+    keras.utils.set_random_seed(run.seed)
+    layers = [
+        keras.layers.Flatten(),
+        keras.layers.Dense(8, kernel_constraint=kp.ParsevalTightFrame(0.1, rows=0.5)),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(10),
+    ]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    model.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+class Interrupt(Exception):
+    pass
+
+
+class Interruption(keras.callbacks.Callback):
+    """Ends the training in the middle of an epoch."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == (1, 2):
+            raise Interrupt
+
+
+def test_a_resumed_training_repeats_dropout_order_and_attacks(tmp_path, monkeypatch):
+    """On every backend, to rounding."""
+    run, dataset = small_run(), data.load("digits", limit=100)
+    whole = random_model(run)
+    history, _ = paper_training.train(run, dataset, whole, tmp_path / "whole.npz", 0)
+
+    broken, fit = random_model(run), keras.Sequential.fit
+
+    def interrupted_fit(self, *args, callbacks, **options):
+        return fit(self, *args, callbacks=[*callbacks, Interruption()], **options)
+
+    monkeypatch.setattr(keras.Sequential, "fit", interrupted_fit)
+    with pytest.raises(Interrupt):
+        paper_training.train(run, dataset, broken, tmp_path / "broken.npz", 0)
+    monkeypatch.undo()
+
+    resumed = random_model(run)
+    again, _ = paper_training.train(run, dataset, resumed, tmp_path / "broken.npz", 0)
+    assert [len(values) for values in again.values()] == [3] * len(again)
+    for key, values in history.items():
+        np.testing.assert_allclose(again[key], values, rtol=1e-4, err_msg=key)
+    state = zip(
+        whole.variables + whole.optimizer.variables, resumed.variables + resumed.optimizer.variables
+    )
+    for one, other in state:
+        np.testing.assert_allclose(to_numpy(one), to_numpy(other), rtol=1e-4, atol=1e-6)
+    assert any("seed" in variable.path for variable in whole.variables)
+
+
+def test_a_file_appears_when_it_is_complete(tmp_path):
+    path = tmp_path / "folder" / "file.txt"
+
+    def fail(unfinished):
+        unfinished.write_text("half")
+        raise Interrupt
+
+    with pytest.raises(Interrupt):
+        paper_training.write_atomically(path, fail)
+    assert not path.exists()
+    paper_training.write_atomically(path, lambda unfinished: unfinished.write_text("whole"))
+    assert path.read_text() == "whole"
+
+
+def plan(*arguments):
+    return paper.plan(paper.make_parser().parse_args(arguments))
+
+
+@pytest.mark.parametrize(
+    "dataset, rates",
+    [
+        ("cifar10", {0: 0.1, 59: 0.1, 60: 0.02, 120: 0.004, 160: 0.0008, 199: 0.0008}),
+        ("svhn", {0: 0.01, 79: 0.01, 80: 0.001, 120: 0.0001, 159: 0.0001}),
+        ("mnist", {0: 0.1, 9: 0.1, 10: 0.05, 20: 0.025, 49: 0.1 / 16}),
+    ],
+)
+def test_the_papers_recipe_is_the_default(dataset, rates):
+    run = plan("--dataset", dataset)[-1]
+    assert run.training["epochs"] == max(rates) + 1
+    assert run.training["batch_size"] == (100 if dataset == "mnist" else 128)
+    for epoch, rate in rates.items():
+        assert paper_recipes.learning_rate(run, epoch) == pytest.approx(rate)
+    builder = run.builder
+    if dataset == "mnist":
+        assert (builder["hidden"], builder["units"], builder["pad_to"]) == (4, 2048, 32)
+    else:
+        expected = {"cifar10": (28, 10, 0.3, 3e-4), "svhn": (16, 4, 0.4, 1e-4)}[dataset]
+        names = ("depth", "width", "dropout", "beta")
+        assert tuple(builder[name] for name in names) == expected
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "svhn"])
+def test_the_data_and_the_recipe_agree(dataset):
+    source, recipe = data.SOURCES[dataset], kp.models.PAPER[dataset]["wide_resnet"]
+    assert source.classes == recipe["model"]["classes"]
+    assert source.normalized == (recipe["model"]["mean"] != 0)
+
+
+def test_the_arms_are_the_papers():
+    labels = [run.label for run in plan("--dataset", "cifar10")]
+    plain = ["vanilla", "parseval-oc", "parseval"]
+    assert labels == plain + [f"{label}-da" for label in plain]
+    assert [run.label for run in plan("--dataset", "svhn")] == plain
+    runs = {run.arm: run.builder for run in plan("--dataset", "mnist", "--adversarial", "no")}
+    assert runs["sgd"]["weight_decay"] == 0 and "weight_decay" not in runs["sgd-wd"]
+    assert runs["parseval"]["rows"] == 0.3 and "unbiased" not in runs["parseval"]
+    assert runs["parseval-unbiased-10%"]["rows"] == 0.1
+    assert runs["parseval-unbiased-10%"]["unbiased"] is True
+
+
+def made_record(seed, accuracies, arm="parseval", adversarial=False):
+    run = dataclasses.replace(
+        plan("--dataset", "cifar10")[0], arm=arm, adversarial=adversarial, seed=seed
+    )
+    clean, *others = accuracies
+    attacked = {"clean": clean, "measure": "snr", "levels": [50, 45, 40, 33]}
+    attacked |= {"accuracies": others, "attack": "FGSM", "examples": 100}
+    results = {"fgsm": attacked, "iterated": attacked, "certified": attacked}
+    results |= {"singular_values": {"smallest": 0.5, "largest": 2.0}, "tightness": {"conv": 0.25}}
+    results |= {"lipschitz_bound": 4.0}
+    return {"name": run.name, "config": run.to_dict(), "results": results, "history": {}}
+
+
+def test_the_table_has_our_mean_beside_the_papers_number(tmp_path):
+    paper_report.add_run(tmp_path, made_record(0, [0.9, 0.8, 0.7, 0.6, 0.5], adversarial=True))
+    paper_report.add_run(tmp_path, made_record(1, [0.94, 0.8, 0.7, 0.6, 0.5]))
+    paper_report.add_run(tmp_path, made_record(0, [0.90, 0.8, 0.7, 0.6, 0.5]))
+    paper_report.write_table(tmp_path)
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| pars" in line]
+    assert rows[0][0] == "parseval" and rows[1][0] == "parseval-da"
+    deviation = 100 * np.std([0.94, 0.9], ddof=1)
+    assert rows[0][1] == f"92.00 ± {deviation:.2f} (96.28)"
+    assert rows[0][5] == "50.00 ± 0.00 (69.10)"
+    assert rows[1][1:] == [
+        *("90.00 (96.08)", "80.00 (92.51)", "70.00 (90.05)", "60.00 (86.89)", "50.00 (84.53)")
+    ]
+
+
+def test_runs_of_other_settings_do_not_share_a_folder(tmp_path):
+    first, second = small_run(), small_run(limit=200)
+    paper_report.add_run(tmp_path, {"name": first.name, "config": first.to_dict()})
+    paper.check_folder(tmp_path, [first])
+    with pytest.raises(ValueError, match=r"another `--out`.*limit=200, where .* has 100"):
+        paper.check_folder(tmp_path, [second])
+    with pytest.raises(ValueError, match=r"another `--out`.*limit=200"):
+        paper.check_folder(tmp_path, [dataclasses.replace(second, seed=9)])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--dataset", "imagenet"], "invalid choice: 'imagenet'"),
+        (["--model", "lenet"], "The model must be fc, or wrn-D-W.*Received: 'lenet'"),
+        (["--model", "wrn-11-1"], "`depth` must be.*10 is the nearest. Received: depth=11"),
+        (["--arms", "parseval", "magic"], "must be among sgd, .*Received: 'magic'"),
+        (["--limit", "5000"], "between 1 and the 1197 training images.*Received: 5000"),
+        (["--epochs", "0"], "`epochs` must be a positive integer. Received: epochs=0"),
+        (["--learning-rate", "-1"], "`learning_rate` must be a positive number"),
+        (["--seeds", "-1"], "`seeds` must be integers, 0 or more"),
+        (["--beta", "0.7"], "`beta` must be a number in the interval"),
+        (["--dropout", "0.3"], "fc has no dropout; leave the option out"),
+        (["--model", "wrn-10-1", "--units", "3"], "wrn-10-1 has no units; leave the option out"),
+        (["--dataset", "mnist", "--data-dir", "nowhere"], "must hold mnist.*tfds build mnist"),
+        (["--out", f"{__file__}/results"], "`--out` must be a directory that can be written to"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_arguments_end_the_command_at_once(arguments, message, capsys, tmp_path):
+    with pytest.raises(SystemExit) as error:
+        paper.main(["--out", str(tmp_path / "out"), *arguments])
+    assert error.value.code == 2
+    # argparse breaks no lines in its errors.
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "out" / "checkpoints").exists()
