@@ -109,7 +109,8 @@ decay = keras.regularizers.L2(5e-3)
 outputs = keras.layers.Dense(3, kernel_regularizer=decay)(keras.layers.Flatten()(x))
 mixer = keras.Model(inputs, outputs)
 mixer.compile(
-    keras.optimizers.SGD(0.05, momentum=0.9),
+    # A rate that falls to zero lets the frames settle.
+    keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.05, 30 * epochs), momentum=0.9),
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
     jit_compile=keras.backend.backend() != "torch",
