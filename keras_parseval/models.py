@@ -259,8 +259,10 @@ def _normalise_pixels(x, mean, std):
             )
     if (std <= 0).any():
         raise ValueError(f"`std` must be positive. Received: std={std.tolist()}")
-    variance = np.square(std).tolist()
-    return keras.layers.Normalization(mean=mean.tolist(), variance=variance, name="normalise")(x)
+    # One for each channel, because older versions of Keras do not take a single number.
+    mean = np.broadcast_to(mean, channels).tolist()
+    variance = np.broadcast_to(np.square(std), channels).tolist()
+    return keras.layers.Normalization(mean=mean, variance=variance, name="normalise")(x)
 
 
 def _pad(x, side):

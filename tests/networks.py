@@ -68,8 +68,10 @@ def _sequence(x, rng):
     return L.Reshape((x.shape[1], 2, 3))(x)
 
 
-def _normalization(rng):
-    return L.Normalization(mean=rng.normal(), variance=rng.uniform(0.2, 2), invert=_flag(rng))
+def _normalization(x, rng):
+    channels = x.shape[-1]
+    mean, variance = rng.normal(size=channels), rng.uniform(0.2, 2, size=channels)
+    return L.Normalization(mean=mean.tolist(), variance=variance.tolist(), invert=_flag(rng))(x)
 
 
 def _flag(rng):
@@ -107,7 +109,7 @@ BLOCKS = {
     "UpSampling2D": _layer(lambda rng: L.UpSampling2D((2, 1))),
     "Dropout": _layer(lambda rng: L.Dropout(0.5)),
     "BatchNormalization": _layer(lambda rng: L.BatchNormalization(scale=_flag(rng))),
-    "Normalization": _layer(_normalization),
+    "Normalization": _normalization,
     "Rescaling": _layer(lambda rng: L.Rescaling(rng.normal(), offset=1.0)),
     "Activation": _layer(lambda rng: L.Activation(_pick(rng, *ACTIVATIONS))),
     "LeakyReLU": _layer(lambda rng: L.LeakyReLU(negative_slope=rng.uniform(0, 2))),
