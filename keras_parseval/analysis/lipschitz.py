@@ -45,7 +45,7 @@ class LipschitzBound:
         norm: `"inf"` or 2.
         method: `"paper"` or `"operator"`.
         bound: Upper bound of the Lipschitz constant from input to output. It is certain.
-        estimate: The same product with the norms of convolutions as power iteration estimates
+        estimate: The same product with the norms of convolutions as Lanczos iteration estimates
             them. Closer, in general, but not certain: it is not a bound. `None` if
             nothing was estimated.
         entries: A `LipschitzEntry` for each call of a layer, in the order of the graph.
@@ -122,7 +122,7 @@ def lipschitz_bound(model, norm=2, method="paper"):
             the kernel as a matrix, times the root of the number of windows that cover an input.
             `"operator"`: tighter and slower, the norm of the convolution itself at its real input
             size. Small ones are decomposed as matrices. For the others the norm on a torus is
-            the bound, and power iteration gives an estimate (relative tolerance 1e-4), which
+            the bound, and Lanczos iteration gives an estimate (relative tolerance 1e-4), which
             is reported as such. In the inf-norm `"operator"` is exact for a convolution.
 
     Returns:
