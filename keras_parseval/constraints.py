@@ -34,10 +34,10 @@ class ParsevalTightFrame(keras.constraints.Constraint):
             start and no learning rate makes it diverge.
         rows: How many output units take part in each step, drawn at random
             each time: a fraction (float) in (0, 1], or a count (int) of at least
-            2. The cost of a step falls with its square. Kernels with more
-            outputs than inputs are sampled on the shorter side, each group of
-            a grouped convolution separately. A fraction stands for 2 units at
-            least.
+            2. The cost of a step falls with its square. Kernels with no fewer
+            outputs than inputs are sampled on the side of the inputs, each
+            group of a grouped convolution separately. A fraction stands for 2
+            units at least.
         unbiased: If true, `beta` is raised (to 0.5 at most) to make up for the
             pairs of units that a sample leaves out, so that a small
             sample keeps the kernel as tight as the full step would. This is

@@ -41,13 +41,13 @@ class TightFrame(keras.initializers.Initializer):
 
     def __call__(self, shape, dtype=None):
         shape = tuple(shape)
-        *groups, outputs, inputs = self.layout.matrices_shape(shape)
+        *groups, inputs, outputs = self.layout.matrices_shape(shape)
         long, short = max(outputs, inputs), min(outputs, inputs)
         orthogonal, triangular = ops.qr(self._normal((*groups, long, short), dtype="float32"))
         # Without the signs, Q is not uniform: QR makes no choice of its own that is.
         diagonal = ops.diagonal(triangular, axis1=-2, axis2=-1)
         frames = orthogonal * ops.where(diagonal < 0, -1.0, 1.0)[..., None, :]
-        if outputs < inputs:
+        if inputs < outputs:
             frames = ops.swapaxes(frames, -1, -2)
         kernel = self.layout.to_kernel(frames * self.layout.target(shape), shape)
         return ops.cast(kernel, dtype or keras.config.floatx())

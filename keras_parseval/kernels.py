@@ -8,12 +8,14 @@ from keras_parseval._validation import check_integer, check_scale
 
 
 class KernelLayout:
-    """Turns a kernel into matrices with one row for each output unit, and back.
+    """Turns a kernel into matrices with one column for each output unit, and back.
 
     A Dense kernel has shape `(inputs, outputs)`, a convolution's
     `(*spatial, inputs, outputs)`. The paper's matrix has a row for each output,
-    and the inputs under every spatial tap along it. Grouped and depthwise
-    convolutions hold one such matrix for each group, and are read as a batch.
+    and the inputs under every spatial tap along it. Here it is transposed, as
+    Keras stores it: singular values are the same, and reading and writing a kernel
+    moves nothing in memory. Grouped and depthwise convolutions hold
+    one such matrix for each group, and are read as a batch.
 
     Args:
         scale: The singular value that every matrix should have: a positive
@@ -44,31 +46,27 @@ class KernelLayout:
         return self.scale
 
     def matrices_shape(self, shape):
-        """The shape of the matrices: `(outputs, inputs)`, after the groups if there are any."""
+        """The shape of the matrices: `(inputs, outputs)`, after the groups if there are any."""
         self._check_shape(shape)
         if self.groups == "depthwise":
-            return (shape[-2], shape[-1], math.prod(shape[:-2]))
-        outputs = shape[self.output_axis] // self.groups
-        matrix = (outputs, math.prod(shape) // shape[self.output_axis])
+            return (shape[-2], math.prod(shape[:-2]), shape[-1])
+        outputs = shape[self.output_axis]
+        matrix = (math.prod(shape) // outputs, outputs // self.groups)
         return matrix if self.groups == 1 else (self.groups, *matrix)
 
     def to_matrices(self, kernel):
         """Kernel to matrices."""
-        shape = tuple(kernel.shape)
-        matrices_shape = self.matrices_shape(shape)
-        return ops.reshape(ops.transpose(kernel, self._outputs_first(len(shape))), matrices_shape)
+        *groups, inputs, outputs = self.matrices_shape(tuple(kernel.shape))
+        outputs_last = ops.moveaxis(kernel, self.output_axis, -1)
+        matrices = ops.reshape(outputs_last, (inputs, *groups, outputs))
+        return ops.moveaxis(matrices, 1, 0) if groups else matrices
 
     def to_kernel(self, matrices, shape):
         """Matrices back to a kernel of the given shape."""
-        order = self._outputs_first(len(shape))
-        outputs_first = ops.reshape(matrices, [shape[axis] for axis in order])
-        return ops.transpose(outputs_first, [order.index(axis) for axis in range(len(shape))])
-
-    def _outputs_first(self, rank):
-        """The order of the kernel's axes that puts (groups and) outputs in front."""
-        axes = list(range(rank))
-        front = axes[-2:] if self.groups == "depthwise" else [axes[self.output_axis]]
-        return front + [axis for axis in axes if axis not in front]
+        matrices = ops.moveaxis(matrices, 0, 1) if len(matrices.shape) == 3 else matrices
+        others = list(shape)
+        outputs = others.pop(self.output_axis)
+        return ops.moveaxis(ops.reshape(matrices, (*others, outputs)), -1, self.output_axis)
 
     def _check_shape(self, shape):
         depthwise = self.groups == "depthwise"

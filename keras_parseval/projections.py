@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_parseval._validation import check_beta, check_integer, check_scale
-from keras_parseval.sampling import sample_rows
+from keras_parseval.sampling import sample_units
 
 
 def _float32_or_better(tensor):
@@ -101,20 +101,26 @@ def sampled_tight_frame_step(matrix, beta, count, scale=1.0, unbiased=False):
     ```
     """
     beta, scale = check_beta(beta), check_scale(scale)
-    if not _is_wide(_check_rank(matrix)):
-        transposed = ops.swapaxes(matrix, -1, -2)
-        step = sampled_tight_frame_step(transposed, beta, count, scale, unbiased)
-        return ops.swapaxes(step, -1, -2)
-    rows = matrix.shape[-2]
-    _check_count(count, rows)
-    if unbiased and count < rows:
-        beta = min(0.5, beta * (rows * (rows - 1)) / (count * (count - 1)))
-    # Rows go to the front: gathering and scattering whole slices is what compilers do well.
-    slices = ops.moveaxis(matrix, -2, 0)
-    chosen = sample_rows(matrix, count)
-    sample = ops.moveaxis(ops.take(slices, chosen, axis=0), 0, -2)
-    step = ops.moveaxis(_retract(sample, beta, scale), -2, 0)
-    return ops.moveaxis(ops.scatter_update(slices, chosen[:, None], step), 0, -2)
+    axis = -2 if _is_wide(_check_rank(matrix)) else -1
+    units = matrix.shape[axis]
+    _check_count(count, units)
+    if unbiased and count < units:
+        beta = min(0.5, beta * (units * (units - 1)) / (count * (count - 1)))
+    chosen = sample_units(matrix, count, axis)
+    step = _retract(ops.take(matrix, chosen, axis=axis), beta, scale)
+    return _replace(matrix, chosen, step, axis)
+
+
+def _replace(matrix, chosen, step, axis):
+    """The matrix with the rows (axis -2) or columns (axis -1) of `step` in the chosen places."""
+    if axis == -2 and len(matrix.shape) == 2:
+        return ops.scatter_update(matrix, chosen[:, None], step)
+    # These do not lie together in memory: to write the matrix anew is faster than to scatter.
+    count, units = chosen.shape[0], matrix.shape[axis]
+    places = ops.full((units,), count, dtype="int32")
+    places = ops.scatter_update(places, chosen[:, None], ops.arange(count, dtype="int32"))
+    replaced = places < count if axis == -1 else (places < count)[:, None]
+    return ops.where(replaced, ops.take(step, ops.minimum(places, count - 1), axis=axis), matrix)
 
 
 def _check_count(count, rows):

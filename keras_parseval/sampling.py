@@ -1,4 +1,4 @@
-"""A random subset of rows, drawn from nothing but the matrix itself.
+"""A random subset of rows or columns, drawn from nothing but the matrix itself.
 
 A constraint has no state of its own: a seed generator inside it would not be
 tracked by the model, so its updates would be lost under JAX, and replicas or
@@ -16,24 +16,26 @@ _PRIME = 46337
 _PROBES = 1024
 
 
-def sample_rows(matrix, count):
-    """Draw `count` distinct rows (axis -2), every subset as likely as any other.
+def sample_units(matrix, count, axis):
+    """Draw `count` distinct rows (axis -2) or columns, every subset as likely as any other.
 
     Args:
         matrix: Tensor of shape `(..., n, d)`.
-        count: Number of rows, from 1 to `n`.
+        count: Number of rows or columns, from 1 to all.
+        axis: -2 or -1.
 
     Returns:
         Integer tensor of shape `(count,)`. Matrices of a batch share it.
     """
     first, second = _fingerprint(matrix)
     # A small block cipher: rounds that add a key and take the cube, modulo the prime, permute
-    # the numbers below it. The smallest images are a random subset.
-    images = ops.arange(matrix.shape[-2], dtype="int32") % _PRIME
+    # the numbers below it. The largest images are a random subset.
+    images = ops.arange(matrix.shape[axis], dtype="int32") % _PRIME
     for key in (first, second, first, second):
         images = (images + key % _PRIME) % _PRIME
         images = (images * images % _PRIME) * images % _PRIME
-    return ops.argsort(images)[:count]
+    # Compilers select the largest of floats, which hold these numbers exactly, without a sort.
+    return ops.top_k(ops.cast(images, "float32"), count)[1]
 
 
 def _fingerprint(matrix):

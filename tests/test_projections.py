@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 from keras import ops
 
 import keras_parseval as kp
-from keras_parseval.sampling import sample_rows
+from keras_parseval.sampling import sample_units
 
 # Compiling a new shape takes longer than hypothesis allows an example by default.
 relaxed = hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
@@ -61,7 +61,7 @@ def test_sampled_step_is_the_formula_on_the_sample_and_nothing_elsewhere(shape, 
 def test_every_pair_of_rows_meets_as_often_as_any_other(rng):
     """What makes `unbiased` right: uniform over pairs, on matrices that drift as in training."""
     units, count, draws = 12, 4, 4000
-    sample = compiled(lambda matrix: sample_rows(matrix, count))
+    sample = compiled(lambda matrix: sample_units(matrix, count, -2))
     matrix = rng.normal(size=(units, 20)).astype("float32") / 4
     together = np.zeros((units, units))
     for _ in range(draws):
@@ -85,7 +85,9 @@ def test_sample_depends_on_every_part_of_the_matrix(rng):
             drift = 1e-5 * rng.normal(size=matrix.shape).astype("float32")
             drift[frozen] = 0
             drifting += drift
-            samples.add(tuple(to_numpy(sample_rows(ops.convert_to_tensor(drifting), 8)).tolist()))
+            samples.add(
+                tuple(to_numpy(sample_units(ops.convert_to_tensor(drifting), 8, -2)).tolist())
+            )
         assert len(samples) >= 15
 
 
@@ -94,7 +96,7 @@ def test_samples_vary_for_half_precision(dtype, rng):
     samples = set()
     for _ in range(20):
         matrix = ops.cast(ops.cast(rng.normal(size=(32, 32)) / 6, dtype), "float32")
-        samples.add(tuple(to_numpy(sample_rows(matrix, 8)).tolist()))
+        samples.add(tuple(to_numpy(sample_units(matrix, 8, -2)).tolist()))
     assert len(samples) >= 19
 
 

@@ -115,7 +115,7 @@ def _closed_inf_norm(layer):
     """The largest sum of absolute weights that meet in one output."""
     if not isinstance(layer, TRANSPOSED):
         kernels = [_matrices(kernel) for kernel in layer_kernels(layer)]
-        return math.prod(np.abs(kernel).sum(axis=-1).max() for kernel in kernels)
+        return math.prod(np.abs(kernel).sum(axis=-2).max() for kernel in kernels)
     # Taps that are not a whole stride apart never meet.
     kernel = dilate(np.abs(_values(layer.kernel)).sum(axis=-1, keepdims=True), layer.dilation_rate)
     phases = np.ndindex(*layer.strides)
