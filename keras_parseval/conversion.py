@@ -83,6 +83,9 @@ def parseval(
     clones = []
 
     def clone_layer(layer):
+        # Before 3.14, Keras does not itself look into the models inside a Sequential one.
+        if is_graph(layer):
+            return keras.models.clone_model(layer, clone_function=clone_layer, recursive=True)
         clones.append((layer, _convert(layer, changes[layer], constraint_options)))
         return clones[-1][1]
 

@@ -94,7 +94,11 @@ def test_operator_norms_are_those_of_the_matrix(index, monkeypatch, rng):
     layer = type(layer).from_config(layer.get_config())
     model = keras.Sequential([keras.Input(shape), layer])
     model.set_weights([rng.normal(size=w.shape) for w in model.get_weights()])
-    matrix = materialized(layer, shape)
+    try:
+        matrix = materialized(layer, shape)
+    except ValueError as error:
+        # Older versions of Keras have some transposed convolutions on the other backends alone.
+        pytest.skip(str(error))
     paper = kp.lipschitz_bound(model).bound
     for norm, order in ((2, 2), ("inf", np.inf)):
         exact = np.linalg.norm(matrix, order)
