@@ -26,6 +26,7 @@ import keras
 import paper_recipes
 import paper_report
 import paper_training
+import paper_tuning
 
 from keras_parseval._validation import check_integer, check_number
 
@@ -38,11 +39,15 @@ def main(arguments=None):
         dataset = data.load(options.dataset, options.data_dir, options.limit, options.full)
         paper_recipes.build(runs[0], dataset)
         folder = prepare_folder(options.out)
-        check_folder(folder, runs)
+        if not options.tune:
+            check_folder(folder, runs)
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         # Whatever is wrong is found out before any training.
         parser.error(str(error))
     make_deterministic()
+    if options.tune:
+        paper_tuning.tune(runs, dataset, folder, options.verbose)
+        return
     for number, run in enumerate(runs, start=1):
         if run.name in paper_report.read_runs(folder):
             print(f"[{number}/{len(runs)}] {run.name}: finished before")
@@ -73,6 +78,9 @@ def make_parser():
     add("--adversarial", choices=("no", "yes", "both"), help="adversarial training")
     add("--seeds", type=int, nargs="+", default=[0])
     add("--out", default="paper-results", help="directory for everything that is written")
+    add("--attacked", type=int, help="try the attack in many steps on this many images only")
+    add("--tune", action="store_true", help="try settings for every arm on the validation images")
+    add("--tuned", type=Path, help="use the best settings for each arm in this `tuning.jsonl`")
     add("--verbose", type=int, default=1, choices=(0, 1, 2), help="as in `fit`")
     training = parser.add_argument_group("training")
     training.add_argument("--epochs", type=int)
@@ -108,7 +116,7 @@ def plan(options):
     # The paper trained with adversarial examples on all data sets but this one.
     adversarial = options.adversarial or ("no" if options.dataset == "svhn" else "both")
     kinds = {"no": (False,), "yes": (True,), "both": (False, True)}[adversarial]
-    return [
+    runs = [
         paper_recipes.Run(
             dataset=options.dataset,
             model=model,
@@ -120,11 +128,16 @@ def plan(options):
             limit=options.limit,
             full=options.full,
             backend=keras.backend.backend(),
+            attacked=options.attacked,
         )
+        for seed in dict.fromkeys(options.seeds)
         for kind in kinds
         for arm in dict.fromkeys(chosen)
-        for seed in dict.fromkeys(options.seeds)
     ]
+    if options.tuned is None:
+        return runs
+    tuned = [paper_tuning.best(options.tuned, run) for run in runs]
+    return [paper_tuning.with_setting(run, setting) for run, setting in zip(runs, tuned)]
 
 
 def given(options, names):
@@ -183,12 +196,15 @@ def check_folder(folder, runs):
         for other in filter(None, finished + begun):
             same_run = paper_recipes.Run(**other).name == run.name
             if same_run or paper_recipes.Run(**other).group == run.group:
-                fields = list(other) if same_run else ("training", "limit", "full", "backend")
-                refuse_difference(folder, run, other, fields)
+                shared = ("training", "limit", "full", "backend", "attacked")
+                refuse_difference(folder, run, other, list(other) if same_run else shared)
 
 
 def refuse_difference(folder, run, other, fields):
     ours = run.to_dict()
+    if run.name != paper_recipes.Run(**other).name:
+        # Arms may be trained at rates of their own.
+        ours["training"]["learning_rate"] = other["training"]["learning_rate"]
     for field in fields:
         if ours[field] != other[field]:
             raise ValueError(

@@ -14,6 +14,10 @@ FULLY_CONNECTED_ARMS = {
     "parseval-100%": {"arm": "parseval", "rows": 1.0},
     "parseval-unbiased-30%": {"arm": "parseval", "unbiased": True},
     "parseval-unbiased-10%": {"arm": "parseval", "rows": 0.1, "unbiased": True},
+    "parseval-unbiased-10%-maxmin": {
+        **{"arm": "parseval", "rows": 0.1, "unbiased": True},
+        "activation": "maxmin",
+    },
 }
 WIDE_RESNET_ARMS = {arm: {"arm": arm} for arm in ("vanilla", "parseval-oc", "parseval")}
 
@@ -70,6 +74,7 @@ class Run:
         limit: How many images to use, or `None` for all.
         full: Whether the validation images are trained on.
         backend: Keras's backend.
+        attacked: How many images the attack in many steps is tried on, or `None` for all.
     """
 
     dataset: str
@@ -82,6 +87,7 @@ class Run:
     limit: int | None
     full: bool
     backend: str
+    attacked: int | None = None
 
     @property
     def group(self):

@@ -157,12 +157,13 @@ def write_atomically(path, write):
 def measure(run, dataset, model, verbose):
     """Everything that the tables and figures tell of a trained model, on the test images."""
     x, y = dataset.test
+    few = x[: run.attacked], y[: run.attacked]
     # In `fit`, 2 is one line for each epoch; an attack has no epochs.
     options = {"verbose": verbose % 2}
     iterated = kp.IteratedFGSM(0, steps=20, labels="true")
     results = {
         "fgsm": kp.robust_accuracy(model, x, y, PAPER_LEVELS, **options),
-        "iterated": kp.robust_accuracy(model, x, y, ITERATED_LEVELS, attack=iterated, **options),
+        "iterated": kp.robust_accuracy(model, *few, ITERATED_LEVELS, attack=iterated, **options),
     }
     results["certified"] = kp.certified_accuracy(model, (x, y), CERTIFIED_EPSILONS)
     results = {name: dataclasses.asdict(result) for name, result in results.items()}
@@ -185,7 +186,8 @@ def _hidden(by_layer):
 
 def covariance_dimension(dataset, model):
     """Of the activations of the hidden layers, on the training images as they are."""
-    layers = [layer.name for layer in model.layers if isinstance(layer, keras.layers.ReLU)]
+    activations = keras.layers.ReLU, kp.MaxMin
+    layers = [layer.name for layer in model.layers if isinstance(layer, activations)]
     result = kp.covariance_dimension(model, dataset.train_pixels(), layers=layers)
     return dataclasses.asdict(result)
 

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.skipif(
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 sys.path.insert(0, str(EXAMPLES))
-data, paper, paper_recipes, paper_report, paper_training = map(
+data, paper, paper_recipes, paper_report, paper_training, paper_tuning = map(
     importlib.import_module,
-    ("data", "paper", "paper_recipes", "paper_report", "paper_training"),
+    ("data", "paper", "paper_recipes", "paper_report", "paper_training", "paper_tuning"),
 )
 
 # Where a command is killed, steps are small, so that it can be in the middle of an epoch.
@@ -288,6 +288,42 @@ def test_runs_of_other_settings_do_not_share_a_folder(tmp_path):
         paper.check_folder(tmp_path, [second])
     with pytest.raises(ValueError, match=r"another `--out`.*limit=200"):
         paper.check_folder(tmp_path, [dataclasses.replace(second, seed=9)])
+
+
+@pytest.mark.parametrize("model", ["fc", "wrn-10-1"])
+def test_no_arm_has_more_settings_than_another(model):
+    arms = list(paper_recipes.arms_of(model))
+    runs = plan("--model", model, "--adversarial", "no", "--arms", *arms)
+    counts = [len(paper_tuning.settings_of(run)) for run in runs]
+    assert len(counts) == len(arms) and len(set(counts)) == 1
+    for run in runs:
+        for setting in paper_tuning.settings_of(run):
+            keras_model = paper_recipes.build(
+                paper_tuning.with_setting(run, setting), data.load("digits", limit=10)
+            )
+            assert keras_model.count_params() > 0
+
+
+def test_the_best_setting_on_the_validation_images_is_used(tmp_path, monkeypatch):
+    small = ["--units", "32", "--limit", "400", "--epochs", "8", "--adversarial", "no"]
+    small += ["--arms", "sgd-wd", "--attacked", "50"]
+    settings = [{"learning_rate": 0.1, "weight_decay": 1e-3}, {"learning_rate": 1e-6}]
+    monkeypatch.setattr(paper_tuning, "settings_of", lambda run: settings)
+    folder, tuned = tmp_path / "tuning", tmp_path / "tuning" / "tuning.jsonl"
+    for _ in range(2):  # The second finds everything done.
+        paper.main([*small, "--tune", "--verbose", "0", "--out", str(folder)])
+    records = paper_tuning.read(tuned)
+    assert [record["setting"] for record in records] == settings
+    for record in records:
+        validation = record["validation"]
+        assert validation["examples"] == 50
+        assert record["score"] == (validation["clean"] + validation["accuracies"][0]) / 2
+    assert records[0]["score"] > records[1]["score"]
+    (run,) = plan(*small, "--tuned", str(tuned))
+    assert run.training["learning_rate"] == 0.1 and run.builder["weight_decay"] == 1e-3
+    tuned.write_text(tuned.read_text().splitlines()[0] + "\n")
+    with pytest.raises(ValueError, match=r"All 2 settings of sgd-wd.*Received: 1 in"):
+        plan(*small, "--tuned", str(tuned))
 
 
 @pytest.mark.parametrize(

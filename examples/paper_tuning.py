@@ -1,0 +1,117 @@
+"""Settings for each arm of the paper's experiments, chosen on the validation images.
+
+Every arm of a model may try as many settings as any other. Each is trained once and measured on
+images that are neither trained on nor tested on. Its score is the mean of two accuracies: on clean
+images, and under the attack in many steps at the first of the levels.
+"""
+
+import dataclasses
+import json
+
+import paper_training
+from paper_recipes import Run
+
+import keras_parseval as kp
+
+LEVELS = (33, 25, 20, 15)
+STEPS = 20
+
+
+def _grid(rates, *others):
+    """Every learning rate with each of the other choices."""
+    return [{"learning_rate": rate, **other} for rate in rates for other in others or [{}]]
+
+
+_DECAYS = [{"weight_decay": decay} for decay in (5e-4, 2e-3, 5e-3, 1e-2)]
+# The paper's beta and stronger ones. Weight decay acts on the classifier alone here.
+_BIASED = ((3e-4, 5e-4), (1e-2, 5e-4), (1e-2, 1e-2), (0.1, 3e-2))
+_UNBIASED = ((1e-3, 5e-4), (0.1, 5e-4), (0.1, 1e-2), (0.1, 3e-2))
+_BIASED, _UNBIASED = (
+    [{"beta": beta, "weight_decay": decay} for beta, decay in pairs]
+    for pairs in (_BIASED, _UNBIASED)
+)
+_RATES = (0.05, 0.2)
+_FULLY_CONNECTED = {
+    "sgd": _grid((0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5)),
+    "sgd-wd": _grid(_RATES, *_DECAYS),
+    "parseval": _grid(_RATES, *_BIASED),
+    "parseval-100%": _grid(_RATES, *_BIASED),
+    "parseval-unbiased-30%": _grid(_RATES, *_UNBIASED),
+    "parseval-unbiased-10%": _grid(_RATES, *_UNBIASED),
+    "parseval-unbiased-10%-maxmin": _grid(_RATES, *_UNBIASED),
+}
+_FRAMES = _grid((0.05, 0.1), {"beta": 3e-4}, {"beta": 0.1})
+_WIDE_RESNET = {
+    "vanilla": _grid((0.02, 0.05, 0.1, 0.2)),
+    "parseval-oc": _FRAMES,
+    "parseval": _FRAMES,
+}
+
+
+def settings_of(run):
+    """What the arm of a run may try: as many settings as any other arm of the model."""
+    return (_FULLY_CONNECTED if run.model == "fc" else _WIDE_RESNET)[run.arm]
+
+
+def with_setting(run, setting):
+    """The run with other values for its learning rate and its network."""
+    rate = {"learning_rate": setting["learning_rate"]}
+    network = {key: value for key, value in setting.items() if key not in rate}
+    return dataclasses.replace(run, builder=run.builder | network, training=run.training | rate)
+
+
+def tune(runs, dataset, folder, verbose):
+    """Try every setting of every run, and add a line to `tuning.jsonl` for each."""
+    path = folder / "tuning.jsonl"
+    for run in runs:
+        for setting in settings_of(run):
+            varied = with_setting(run, setting)
+            if varied.to_dict() in [record["config"] for record in read(path)]:
+                continue
+            record = _try(varied, dataset, folder, verbose)
+            _append(path, {"setting": setting, **record})
+            print(f"{run.name} {setting}: {record['score']:.4f}")
+
+
+def _try(run, dataset, folder, verbose):
+    checkpoint = folder / "checkpoints" / f"tuning-{run.name}.npz"
+    checkpoint.unlink(missing_ok=True)
+    model = paper_training.compile_model(run, dataset)
+    history, seconds = paper_training.train(run, dataset, model, checkpoint, verbose)
+    checkpoint.unlink()
+    x, y = (array[: run.attacked] for array in dataset.validation)
+    attack = kp.IteratedFGSM(0, steps=STEPS, labels="true")
+    result = kp.robust_accuracy(model, x, y, LEVELS, attack=attack, verbose=0)
+    return {
+        "name": run.name,
+        "config": run.to_dict(),
+        "score": (result.clean + result.accuracies[0]) / 2,
+        "validation": dataclasses.asdict(result),
+        "loss": history["loss"],
+        "seconds": seconds,
+    }
+
+
+def read(path):
+    """The lines of a record of trials."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _append(path, record):
+    text = "".join(json.dumps(each) + "\n" for each in [*read(path), record])
+    paper_training.write_atomically(path, lambda unfinished: unfinished.write_text(text))
+
+
+def best(path, run):
+    """The setting with the highest score among those tried for the arm of a run."""
+    records = read(path)
+    tried = [each for each in records if Run(**each["config"]).label == run.label]
+    tried = [each for each in tried if Run(**each["config"]).group == run.group]
+    if len(tried) < len(settings_of(run)):
+        raise ValueError(
+            f"All {len(settings_of(run))} settings of {run.label} on {run.group} must have been "
+            "tried; give the command with `--tune` first, and to the end. "
+            f"Received: {len(tried)} in {path}"
+        )
+    return max(tried, key=lambda each: each["score"])["setting"]
