@@ -1,29 +1,39 @@
-"""Run benchmarks and print a Markdown table and a line of JSON for each."""
+"""Run benchmarks, and print a Markdown table and a line of JSON for each."""
 
 import argparse
 import json
 import os
 import platform
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 
-from benchmarks.adversarial_training import AdversarialTraining
-from benchmarks.robust_accuracy import RobustAccuracy
-from benchmarks.timing import as_markdown, compare
+from benchmarks import (
+    adversarial_training,
+    constraint,
+    figure,
+    gpu,
+    lipschitz,
+    memory,
+    robust_accuracy,
+    scaling,
+    simplex,
+)
+from benchmarks.timing import as_markdown
 
-BENCHMARKS = {
-    "adversarial_training": AdversarialTraining(rounds=15),
-    "robust_accuracy_4": RobustAccuracy(levels=4, rounds=15),
-    "robust_accuracy_16": RobustAccuracy(levels=16, rounds=7),
-}
+MODULES = (
+    *(constraint, adversarial_training, robust_accuracy, lipschitz, simplex, scaling, memory, gpu),
+)
+BENCHMARKS = {name: each for module in MODULES for name, each in module.BENCHMARKS.items()}
 
 
 def machine():
     """Where the figures come from."""
+    backend = keras.backend.backend()
     return {
-        "backend": keras.backend.backend(),
+        "backend": f"{backend} {__import__(backend).__version__}",
         "keras": keras.__version__,
         "python": platform.python_version(),
         "processor": platform.machine(),
@@ -34,15 +44,26 @@ def machine():
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
-    names = parser.parse_args().names or list(BENCHMARKS)
-    unknown = set(names) - set(BENCHMARKS)
+    parser.add_argument("--json", type=Path, help="add the lines of JSON to this file")
+    parser.add_argument("--figure", type=Path, help="draw tightness against time, from `--json`")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    for name in names:
+    if options.figure and not options.json:
+        parser.error("`--figure` draws what `--json` names; give both")
+    for name in options.names or BENCHMARKS:
         benchmark = BENCHMARKS[name]
-        rows = compare(benchmark.run(), benchmark.baseline)
-        print(f"## {benchmark.title}\n\n{as_markdown(rows)}\n")
-        print(json.dumps({"benchmark": name, **machine(), "rows": rows}) + "\n", flush=True)
+        rows = benchmark.run()
+        if not rows:
+            continue
+        line = json.dumps({"benchmark": name, **machine(), "rows": rows})
+        print(f"## {benchmark.title}\n\n{as_markdown(rows)}\n\n{line}\n", flush=True)
+        if options.json:
+            with options.json.open("a") as file:
+                file.write(line + "\n")
+    if options.figure:
+        figure.draw(options.json, options.figure)
 
 
 if __name__ == "__main__":

@@ -25,29 +25,26 @@ def interleave(contestants, rounds):
     return times
 
 
-def compare(times, baseline):
-    """The ratio of every contestant to the baseline: median over the rounds, and quartiles."""
+def ratios(times, baseline):
+    """A row for every contestant: its ratio to the baseline, median and quartiles over rounds."""
     rows = []
     for name, seconds in times.items():
-        ratios = [mine / base for mine, base in zip(seconds, times[baseline])]
-        low, median, high = statistics.quantiles(ratios, n=4)
+        each = [mine / base for mine, base in zip(seconds, times[baseline])]
+        low, median, high = statistics.quantiles(each, n=4)
         rows.append(
             {
                 "contestant": name,
                 "ratio": round(median, 3),
-                "quartiles": [round(low, 3), round(high, 3)],
-                "milliseconds": round(1000 * statistics.median(seconds), 2),
-                "rounds": len(seconds),
+                "quartiles": f"{low:.2f} to {high:.2f}",
+                "ms": round(1000 * statistics.median(seconds), 2),
             }
         )
     return rows
 
 
 def as_markdown(rows):
-    """The rows as a table."""
-    lines = ["| contestant | ratio | quartiles | ms |", "|---|---|---|---|"]
-    for row in rows:
-        low, high = row["quartiles"]
-        ratio, time_ms = f"{row['ratio']:.2f}", f"{row['milliseconds']:.1f}"
-        lines.append(f"| {row['contestant']} | {ratio} | {low:.2f} to {high:.2f} | {time_ms} |")
-    return "\n".join(lines)
+    """Rows, which are dictionaries with the same keys, as a table."""
+    heading = list(rows[0])
+    lines = [heading, ["---"] * len(heading)]
+    lines += [[str(row[key]) for key in heading] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -269,7 +269,8 @@ def test_validation_data_is_not_attacked():
     assert history.history["val_accuracy"][-1] == pytest.approx(accuracy)
 
 
-def test_epochs_and_fits_do_not_compile_again():
+def counted_model():
+    """A model with a constrained kernel, and a list that grows whenever the model is traced."""
     traces = []
 
     class Count(keras.layers.Layer):
@@ -277,10 +278,37 @@ def test_epochs_and_fits_do_not_compile_again():
             traces.append(1)
             return x
 
-    layers = [Count(), keras.layers.Dense(CLASSES)]
+    hidden = keras.layers.Dense(8, kernel_constraint=kp.ParsevalTightFrame(0.1, rows=0.5))
+    layers = [Count(), hidden, keras.layers.Dense(CLASSES)]
     model = keras.Sequential([keras.Input((FEATURES,)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, jit_compile=JIT_COMPILE)
+    traces.clear()
+    return model, traces
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly: nothing is compiled")
+def test_five_epochs_with_both_callbacks_compile_three_functions():
+    model, traces = counted_model()
+    at_epoch_end = []
+    model.fit(
+        *points(36),  # the last batch is smaller
+        *(8, 5),
+        verbose=0,
+        callbacks=[
+            kp.AdversarialTraining(),
+            kp.AdversarialEvaluation(points(20), batch_size=8),
+            keras.callbacks.LambdaCallback(
+                on_epoch_end=lambda epoch, logs: at_epoch_end.append(len(traces))
+            ),
+        ],
+    )
+    print(at_epoch_end)
+    assert len(at_epoch_end) == 5 and len(set(at_epoch_end)) == 1
+
+
+def test_epochs_and_fits_do_not_compile_again():
+    model, traces = counted_model()
     training = kp.AdversarialTraining()
     fit_briefly(model, [training], epochs=1)
     first = len(traces)

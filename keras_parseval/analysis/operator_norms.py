@@ -110,19 +110,19 @@ def estimate_norm(square, shape, tolerance=1e-4, iterations=100):
         tolerance: When to stop.
         iterations: When to stop at the latest.
     """
-    basis = np.zeros((0, math.prod(shape)), "float32")
-    vector = np.random.default_rng(0).normal(size=math.prod(shape))
+    vector = np.random.default_rng(0).normal(size=shape)
+    vector, last = vector / np.linalg.norm(vector), 0.0
     diagonal, neighbours = [], []
     for _ in range(min(iterations, vector.size)):
-        basis = np.vstack([basis, (vector / np.linalg.norm(vector)).astype("float32")])
-        vector = square(basis[-1].reshape(shape)).ravel().astype("float64")
-        diagonal.append(float(vector @ basis[-1]))
-        # Twice, because once leaves rounding errors that grow.
-        for _ in range(2):
-            vector = vector - basis.T @ (basis @ vector)
+        # Rounding lets vectors drift from the first ones. That slows smaller eigenvalues down,
+        # and does the largest no harm.
+        image = square(vector).reshape(shape) - (neighbours[-1] * last if neighbours else 0.0)
+        diagonal.append(float(np.vdot(image, vector)))
+        image = image - diagonal[-1] * vector
         tridiagonal = np.diag(diagonal) + np.diag(neighbours, 1) + np.diag(neighbours, -1)
         values, vectors = np.linalg.eigh(tridiagonal)
-        neighbours.append(float(np.linalg.norm(vector)))
+        neighbours.append(float(np.linalg.norm(image)))
         if neighbours[-1] * abs(vectors[-1, -1]) <= tolerance * values[-1]:
             break
+        vector, last = image / neighbours[-1], vector
     return math.sqrt(max(values[-1], 0.0))
