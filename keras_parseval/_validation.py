@@ -57,9 +57,18 @@ def check_scale(scale):
     return check_number("scale", scale, "a positive number", lambda value: value > 0)
 
 
+def check_norm(norm):
+    """Return the norm as "inf" or 2, or raise."""
+    number = isinstance(norm, numbers.Real) and not isinstance(norm, bool)
+    if not (number and norm in (2, math.inf)) and not (isinstance(norm, str) and norm == "inf"):
+        raise ValueError(f'`norm` must be "inf" or 2. Received: norm={norm!r}')
+    return 2 if norm == 2 else "inf"
+
+
 def check_choice(name, value, choices):
     """Return `value` if it is one of `choices`."""
-    if not any(value is choice or value == choice for choice in choices):
+    # By type as well: an array is equal to a choice here and there.
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"`{name}` must be one of {listed}. Received: {name}={value!r}")
     return value
