@@ -101,12 +101,13 @@ def _output_shape(model, labels, by_number):
 
 
 def _same_shape(shape, other):
+    shape, other = _without_last_one(shape), _without_last_one(other)
+    return len(shape) == len(other) and all(a == b or b is None for a, b in zip(shape, other))
+
+
+def _without_last_one(shape):
     # Keras takes labels of shape (n, 1) for (n,), and the reverse.
-    shape, other = (
-        each[:-1] if len(each) > 1 and each[-1] == 1 else each for each in (shape, other)
-    )
-    sizes = zip(shape, other)
-    return len(shape) == len(other) and all(a == b or b is None for a, b in sizes)
+    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
 
 
 def check_inputs(attack, inputs):
