@@ -33,7 +33,7 @@ def strategy_of(replicas):
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
 
 
-def network(rows=1.0, dtype="float32", learning_rate=0.1):
+def network(rows=1.0, dtype="float32", learning_rate=0.1, kind=keras.Model):
     """A residual network with constraints of both kinds, always from the same weights."""
     frame = {
         "activation": "relu",
@@ -45,7 +45,7 @@ def network(rows=1.0, dtype="float32", learning_rate=0.1):
     x = keras.layers.Dense(8, **frame)(inputs)
     x = kp.ConvexAdd(dtype=dtype)([keras.layers.Dense(8, **frame)(x), x])
     outputs = keras.layers.Dense(3, kernel_initializer=kp.TightFrame(seed=2), dtype=dtype)(x)
-    model = keras.Model(inputs, outputs)
+    model = kind(inputs, outputs)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
     model.compile(keras.optimizers.SGD(learning_rate, 0.9), loss, metrics=["accuracy"])
     return model

@@ -6,8 +6,11 @@ has a process of its own, because devices must be set up before a backend starts
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,8 @@ import pytest
 from conftest import BACKEND
 
 HERE = Path(__file__).parent
+# How long a worker may take to notice that another is gone. TensorFlow's heartbeats take about 10 s.
+PATIENCE = 120
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="for TensorFlow's strategies")
 
 
@@ -52,3 +57,48 @@ def test_replicas_train_as_one_device(replicas, tmp_path):
     metrics = json.loads(str(results["metrics"]))
     assert metrics["replicas"] == pytest.approx(metrics["one"], abs=1e-6)
     assert {"accuracy", "val_accuracy", "val_adv_accuracy_snr20"} < set(metrics["replicas"])
+
+
+def free_addresses(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = ["{}:{}".format(*each.getsockname()) for each in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+def start_workers(folder, options=((), ())):
+    """Two processes that train together."""
+    cluster = {"worker": free_addresses(len(options))}
+    processes = []
+    for index, arguments in enumerate(options):
+        task = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+        process = subprocess.Popen(
+            [sys.executable, HERE / "worker.py", folder, *arguments],
+            env={**os.environ, "TF_CONFIG": json.dumps(task)},
+            stderr=(folder / f"errors{index}").open("w"),
+        )
+        processes.append(process)
+    return processes
+
+
+@on_tensorflow
+def test_workers_go_on_after_one_was_killed(tmp_path):
+    processes = start_workers(tmp_path, ((), ("--kill", "1")))
+    survivor, victim = processes
+    try:
+        assert victim.wait(3 * PATIENCE) == -signal.SIGKILL
+        death = time.monotonic()
+        assert survivor.wait(PATIENCE) == 1
+        print(f"the survivor ended {time.monotonic() - death:.0f} seconds after the other worker")
+        assert "Collective ops is aborted" in (tmp_path / "errors0").read_text()
+        processes += start_workers(tmp_path)
+        for process, errors in zip(processes[2:], ("errors0", "errors1")):
+            assert process.wait(3 * PATIENCE) == 0, (tmp_path / errors).read_text()[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+    first, second = (dict(np.load(tmp_path / f"weights{index}.npz")) for index in range(2))
+    assert first["epochs"].tolist() == [2, 3]
+    for name, weights in first.items():
+        np.testing.assert_array_equal(weights, second[name])
