@@ -173,6 +173,11 @@ def _check_model(model):
 def _resolve_loss(model, loss):
     _check_model(model)
     given = loss is not None
+    if isinstance(loss, type) and not issubclass(loss, keras.losses.Loss):
+        raise TypeError(
+            "`loss` must be a loss of Keras, its name, or a function of labels and outputs. "
+            f"Received: loss={loss!r}"
+        )
     loss = keras.losses.get(loss if given else compiled_loss(model))
     loss = _BY_NAME.get(getattr(loss, "__name__", None), lambda: loss)()
     if not given and not isinstance(loss, tuple(_ENCODINGS)):

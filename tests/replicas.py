@@ -8,21 +8,11 @@ The replicas are logical devices of one CPU, which TensorFlow must be told of be
 import json
 import sys
 
-import keras
 import numpy as np
 import tensorflow as tf
+from parallel import BATCH, SCENARIOS, STEPS, examples, network, train
 
 import keras_parseval as kp
-
-FEATURES, BATCH, STEPS = 6, 8, 20
-# Rounding depends on the number of replicas, and sampled rows follow from the last bits of the
-# kernel: the same rows are drawn only where differences are too small for float32.
-SCENARIOS = {
-    "plain, full": {"attacked": False, "rows": 1.0, "dtype": "float32"},
-    "plain, sampled": {"attacked": False, "rows": 0.5, "dtype": "float64"},
-    "adversarial, full": {"attacked": True, "rows": 1.0, "dtype": "float32"},
-    "adversarial, sampled": {"attacked": True, "rows": 0.5, "dtype": "float64"},
-}
 
 
 def strategy_of(replicas):
@@ -31,30 +21,6 @@ def strategy_of(replicas):
     devices = [tf.config.LogicalDeviceConfiguration()] * replicas
     tf.config.set_logical_device_configuration(cpu, devices)
     return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
-
-
-def network(rows=1.0, dtype="float32", learning_rate=0.1, kind=keras.Model):
-    """A residual network with constraints of both kinds, always from the same weights."""
-    frame = {
-        "activation": "relu",
-        "kernel_constraint": kp.ParsevalTightFrame(0.1, rows=rows),
-        "kernel_initializer": kp.TightFrame(seed=1),
-        "dtype": dtype,
-    }
-    inputs = keras.Input((FEATURES,), dtype=dtype)
-    x = keras.layers.Dense(8, **frame)(inputs)
-    x = kp.ConvexAdd(dtype=dtype)([keras.layers.Dense(8, **frame)(x), x])
-    outputs = keras.layers.Dense(3, kernel_initializer=kp.TightFrame(seed=2), dtype=dtype)(x)
-    model = kind(inputs, outputs)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
-    model.compile(keras.optimizers.SGD(learning_rate, 0.9), loss, metrics=["accuracy"])
-    return model
-
-
-def examples(count, dtype="float32"):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, size=count)
-    return (rng.normal(size=(count, FEATURES)) + y[:, None]).astype(dtype), y
 
 
 def attacked_first(count, replicas):
@@ -73,14 +39,11 @@ def attacked_first(count, replicas):
     return np.array(order)
 
 
-def train(strategy, data, attacked, rows, dtype):
+def weights_of(strategy, data, attacked, rows, dtype):
     """The weights after training, in as many copies as there are replicas."""
     with strategy.scope():
         model = network(rows, dtype)
-    callbacks = [kp.AdversarialTraining(stddev=0.3)] if attacked else []
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0}
-    model.fit(*data, callbacks=callbacks, **options)
-    assert model.optimizer.iterations.numpy() == STEPS
+    train(model, data, attacked)
     copies = [strategy.experimental_local_results(v.value) for v in model.trainable_variables]
     return [[np.asarray(copy) for copy in each] for each in copies]
 
@@ -102,8 +65,8 @@ def main(replicas, results):
     for name, scenario in SCENARIOS.items():
         x, y = examples(STEPS * BATCH, scenario["dtype"])
         order = attacked_first(len(y), replicas)
-        one = train(alone, (x[order], y[order]), **scenario)
-        many = train(strategy, (x, y), **scenario)
+        one = weights_of(alone, (x[order], y[order]), **scenario)
+        many = weights_of(strategy, (x, y), **scenario)
         arrays |= {f"{name}/one/{index}": each[0] for index, each in enumerate(one)}
         arrays |= {f"{name}/replicas/{index}": np.stack(each) for index, each in enumerate(many)}
     x, y = examples(2 * BATCH + BATCH // 2 + 1)

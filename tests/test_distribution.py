@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import BACKEND
+from parallel import SCENARIOS
 
 HERE = Path(__file__).parent
-# How long a worker may take to notice that another is gone. TensorFlow's heartbeats take about 10 s.
+# Seconds in which a worker must notice that another is gone; TensorFlow takes about ten.
 PATIENCE = 120
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="for TensorFlow's strategies")
 
@@ -38,8 +39,6 @@ def largest_difference(ours, theirs):
 @on_tensorflow
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_replicas_train_as_one_device(replicas, tmp_path):
-    from replicas import SCENARIOS
-
     run("replicas.py", replicas, tmp_path / "results.npz")
     results = np.load(tmp_path / "results.npz")
     for name in SCENARIOS:
@@ -102,3 +101,26 @@ def test_workers_go_on_after_one_was_killed(tmp_path):
     assert first["epochs"].tolist() == [2, 3]
     for name, weights in first.items():
         np.testing.assert_array_equal(weights, second[name])
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="for the distributions of Keras, which JAX has")
+@pytest.mark.parametrize("devices", [2, 4])
+def test_shards_train_as_one_device(devices, tmp_path):
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    run("shards.py", devices, tmp_path / "results.npz", XLA_FLAGS=flags, JAX_ENABLE_X64="1")
+    results = np.load(tmp_path / "results.npz")
+    for name in ("plain, full", "adversarial, sampled"):
+        one, *others = (
+            [array for key, array in results.items() if key.startswith(f"{name}/{kind}/")]
+            for kind in ("one", "data", "model")
+        )
+        for kind, other in zip(("DataParallel", "ModelParallel"), others, strict=True):
+            difference = largest_difference(one, other)
+            print(f"{kind} on {devices}, {name}: weights differ by {difference:.1e}")
+            assert difference < 1e-5
+    messages = json.loads(str(results["messages"]))
+    for name, sent in messages.items():
+        print(f"{name}: {sent}")
+    # Split along its longer side, a kernel stays where it is: only its Gram matrix is summed up.
+    for kernel in ("512x128 split along -2", "128x512 split along -1"):
+        assert messages[f"{kernel}, rows=1.0"] == [["all-reduce", [128, 128]]]

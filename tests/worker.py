@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from replicas import BATCH, examples, network
+from parallel import BATCH, examples, network
 
 import keras_parseval as kp
 
