@@ -26,7 +26,8 @@ class AdversarialTraining(keras.callbacks.Callback):
     interrupted, the model trains as it did before.
 
     The first examples of each batch are the ones replaced: shuffle the
-    data, as `fit` does with arrays.
+    data, as `fit` does with arrays. Under `tf.distribute`, each replica replaces the first
+    examples of its own part of the batch; magnitudes are the same on all.
 
     Args:
         attack: `None`, or a `kp.FGSM` or `kp.IteratedFGSM` to craft with.
