@@ -54,7 +54,9 @@ def check_beta(beta):
 
 def check_scale(scale):
     """Return the singular value to aim at as a float, or raise."""
-    return check_number("scale", scale, "a positive number", lambda value: value > 0)
+    # Beyond these, its square or the kernel itself may be zero or infinite in half precision.
+    rule = "a positive number, from 1e-4 to 1e4"
+    return check_number("scale", scale, rule, lambda value: 1e-4 <= value <= 1e4)
 
 
 def check_norm(norm):

@@ -1,15 +1,17 @@
 """A run with everything in use, that can be killed after any step or epoch, and resumed.
 
-    python resumable.py FOLDER WEIGHTS --how backup|checkpoint [--kill EVENT]
+    python resumable.py '[[FOLDER, "backup" or "checkpoint", EVENT or null], ...]'
 
-Trains, with its state in FOLDER, and writes the last weights to WEIGHTS. An event is the end of a
-step, or of an epoch once all callbacks before have written what they write. Run once more with the
-same FOLDER, it goes on from where it was.
+Each run is a process, killed at its EVENT: the end of a step, or of an epoch once all callbacks
+before have written what they write. A run with the FOLDER of another goes on from where that was.
+Prints how each ended. They are forked, because to import Keras takes longer than to train.
 """
 
-import argparse
+import json
 import os
 import signal
+import sys
+import traceback
 from pathlib import Path
 
 import keras
@@ -106,15 +108,11 @@ def resume(folder, how):
     return keras.models.load_model(last), int(last.stem), keep
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("--how", choices=("backup", "checkpoint"), required=True)
-    parser.add_argument("--kill", type=int)
-    arguments = parser.parse_args()
+def run(folder, how, kill):
+    """Train, or go on with what is in the folder, and write the last weights there."""
+    folder = Path(folder)
     x, y = examples()
-    model, epoch, keep = resume(arguments.folder, arguments.how)
+    model, epoch, keep = resume(folder, how)
     data = EpochOrder(x, y)
     attack = kp.IteratedFGSM(0.1, steps=2, random_start=True)
     callbacks = [
@@ -122,13 +120,26 @@ def main():
         kp.AdversarialTraining(stddev=0.3, seed=7, start_epoch=1),
         kp.AdversarialEvaluation((x, y), epsilon=0.1, attack=attack, every=2),
         keep,
-        Kill(arguments.kill),
+        Kill(kill),
     ]
     # Without `shuffle=False`, Keras shuffles the batches of a PyDataset by random state of its own.
     options = {"initial_epoch": epoch, "shuffle": False, "verbose": 0}
     model.fit(data, epochs=EPOCHS, callbacks=callbacks, **options)
-    np.savez(arguments.weights, *model.get_weights())
+    np.savez(folder / "weights.npz", *model.get_weights())
+
+
+def ends_with(*arguments):
+    """How a run ended that was a process of its own."""
+    process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    try:
+        run(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps([ends_with(*arguments) for arguments in json.loads(sys.argv[1])]))

@@ -1,5 +1,6 @@
 """A run that is killed and resumed ends in the weights of an undisturbed one, to the bit."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,27 +17,30 @@ SCRIPT = Path(__file__).parent / "resumable.py"
 KILLS = int(os.environ.get("KERAS_PARSEVAL_KILLS", 2))
 
 
-def run(folder, how, kill=None):
-    """Train in a process of its own; how it ended, and the weights if it came to the end."""
-    folder.mkdir(exist_ok=True)
-    weights = folder / "weights.npz"
-    command = [sys.executable, SCRIPT, folder, weights, "--how", how]
-    command += [] if kill is None else ["--kill", str(kill)]
-    process = subprocess.run(command, capture_output=True, text=True)
-    assert process.returncode in (0, -signal.SIGKILL), process.stderr[-2000:]
-    return process.returncode, list(np.load(weights).values()) if weights.exists() else None
+def weights_in(folder):
+    return list(np.load(folder / "weights.npz").values())
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="to the bit is promised for TensorFlow's CPU")
 def test_a_killed_run_resumes_to_the_bit(tmp_path):
-    _, undisturbed = run(tmp_path / "undisturbed", "backup")
-    points = np.random.default_rng(KILLS).integers(resumable.EVENTS, size=KILLS)
-    for number, point in enumerate(points):
-        how = ("backup", "checkpoint")[number % 2]
-        folder = tmp_path / str(number)
-        assert run(folder, how, kill=point) == (-signal.SIGKILL, None)
-        code, resumed = run(folder, how)
-        assert code == 0
-        for ours, theirs in zip(resumed, undisturbed, strict=True):
-            np.testing.assert_array_equal(ours, theirs, err_msg=f"killed at event {point}, {how}")
-        print(f"killed at event {point} of {resumable.EVENTS}, resumed from {how}: equal")
+    undisturbed = tmp_path / "undisturbed"
+    events = np.random.default_rng(KILLS).integers(resumable.EVENTS, size=KILLS).tolist()
+    kills = [
+        (tmp_path / str(number), ("backup", "checkpoint")[number % 2], event)
+        for number, event in enumerate(events)
+    ]
+    runs = [(undisturbed, "backup", None)]
+    for folder, how, event in kills:
+        runs += [(folder, how, event), (folder, how, None)]
+    for folder, *_ in runs:
+        folder.mkdir(exist_ok=True)
+    process = subprocess.run(
+        [sys.executable, SCRIPT, json.dumps(runs, default=str)], capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    ends = json.loads(process.stdout.splitlines()[-1])
+    assert ends == [0] + [-signal.SIGKILL, 0] * KILLS, process.stderr[-3000:]
+    for folder, how, event in kills:
+        for ours, theirs in zip(weights_in(folder), weights_in(undisturbed), strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=f"killed at event {event}, {how}")
+        print(f"killed at event {event} of {resumable.EVENTS}, resumed from {how}: equal")
