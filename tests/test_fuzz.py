@@ -20,7 +20,7 @@ from conftest import BACKEND, to_numpy
 import keras_parseval as kp
 
 # More for a long run: KERAS_PARSEVAL_EXAMPLES=2000 python -m pytest -n 0 -s tests/test_fuzz.py.
-EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", 4 if BACKEND == "jax" else 15))
+EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", 2 if BACKEND == "jax" else 15))
 COUNT = {"examples": 0}
 
 
