@@ -6,21 +6,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_parseval._validation import check_integer
+from keras_parseval._validation import check_choice, check_integer, check_norm
+from keras_parseval.classifier import label_encoding
+from keras_parseval.noise import is_size
 
 
 def check_attack(attack):
     # Frozen for its users: what it holds is a copy of what they gave.
-    epsilon, norm = attack.epsilon, attack.norm
-    object.__setattr__(attack, "epsilon", _check_epsilon(epsilon))
-    if isinstance(norm, bool) or norm not in ("inf", 2, math.inf):
-        raise ValueError(f'`norm` must be "inf" or 2. Received: norm={norm!r}')
-    object.__setattr__(attack, "norm", "inf" if norm == math.inf else norm)
-    if attack.labels not in ("predicted", "true", "least_likely"):
-        raise ValueError(
-            '`labels` must be "predicted", "true" or "least_likely". '
-            f"Received: labels={attack.labels!r}"
-        )
+    object.__setattr__(attack, "epsilon", _check_epsilon(attack.epsilon))
+    object.__setattr__(attack, "norm", check_norm(attack.norm))
+    check_choice("labels", attack.labels, ("predicted", "true", "least_likely"))
     object.__setattr__(attack, "bounds", _check_bounds(attack.bounds))
     if attack.mask is not None:
         object.__setattr__(attack, "mask", _frozen(attack.mask))
@@ -37,7 +32,7 @@ def _check_epsilon(epsilon):
             "`epsilon` must be a number or an array of numbers, in the units of the model's "
             f"input. Received: epsilon={epsilon!r}"
         )
-    if not (np.isfinite(array).all() and (array >= 0).all()):
+    if not is_size(array):
         raise ValueError(
             "`epsilon` must be finite and not negative; it is in the units of the model's input. "
             f"Received: epsilon={epsilon!r}"
@@ -74,6 +69,45 @@ def check_labels_given(attack, y):
             'An attack with labels="true" must be given the labels; pass `y`, or use '
             'labels="predicted". Received: y=None'
         )
+
+
+def check_labels(model, loss, y, examples):
+    """Raise unless these can be the labels of so many examples, in the encoding of the loss."""
+    labels, by_number = np.asarray(y), label_encoding(model, loss) in ("integer", None)
+    output = _output_shape(model, labels, by_number)
+    shape = (examples, *(output[1:-1] if by_number else output[1:]))
+    if labels.dtype.kind not in "biuf" or not _same_shape(labels.shape, shape):
+        raise ValueError(
+            "Labels must be numbers, in the shape that the loss takes for this model and these "
+            f"inputs, {shape}. Received: labels of shape {labels.shape} and dtype {labels.dtype}"
+        )
+    # What is wrong with a single unit, the classifier itself says better.
+    unknown = output[-1] in (None, 1)
+    largest = 1 if not by_number else math.inf if unknown else output[-1] - 1
+    whole = not by_number or (labels == np.floor(labels)).all()
+    if labels.size and not (whole and labels.min() >= 0 and labels.max() <= largest):
+        rule = f"the numbers of classes, from 0 to {largest}" if by_number else "between 0 and 1"
+        raise ValueError(
+            f"Labels must be {rule}. Received: labels from {labels.min()} to {labels.max()}"
+        )
+
+
+def _output_shape(model, labels, by_number):
+    """The shape of the model's output; where only data would tell, of one that fits the labels."""
+    outputs = getattr(model, "outputs", None)
+    if outputs:
+        return tuple(outputs[0].shape)
+    return (None, *labels.shape[1:], None) if by_number else labels.shape
+
+
+def _same_shape(shape, other):
+    shape, other = _without_last_one(shape), _without_last_one(other)
+    return len(shape) == len(other) and all(a == b or b is None for a, b in zip(shape, other))
+
+
+def _without_last_one(shape):
+    # Keras takes labels of shape (n, 1) for (n,), and the reverse.
+    return shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape
 
 
 def check_inputs(attack, inputs):
@@ -118,13 +152,30 @@ def _check_perturb(attack, inputs):
         ) from error
 
 
+def check_finite(inputs):
+    """Raise if an input holds NaN or infinity, which spread to whatever is computed from it."""
+    for array in map(ops.convert_to_numpy, keras.tree.flatten(inputs)):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(
+                "The inputs must be finite; look for NaN in the data. "
+                "Received: inputs with NaN or infinity"
+            )
+
+
+def not_a_number(model):
+    """The error for a model that makes NaN of finite inputs."""
+    return ValueError(
+        "The outputs and gradients of the model must be numbers; look for NaN and infinity in its "
+        f"weights, and for an epsilon out of all proportion. Received: NaN from '{model.name}'"
+    )
+
+
 def check_data(attack, inputs):
     """Raise unless the data is such that the attack means something; return what it moves."""
     x = ops.convert_to_numpy(check_inputs(attack, inputs))
     if not x.size:
         raise ValueError(f"There must be at least one example. Received: shape={x.shape}")
-    if not np.isfinite(x).all():
-        raise ValueError("The inputs must be finite. Received: inputs with NaN or infinity")
+    check_finite(inputs)
     if attack.bounds is not None:
         low, high = attack.bounds
         if x.min() < low or x.max() > high:

@@ -8,7 +8,8 @@ class _InfinityBall:
     """All perturbations with no feature larger than epsilon."""
 
     def direction(self, gradient):
-        return ops.sign(gradient)
+        # PyTorch takes the sign of NaN for zero, and would hide a model that has diverged.
+        return ops.where(ops.isnan(gradient), gradient, ops.sign(gradient))
 
     def project(self, delta, epsilon):
         return ops.clip(delta, -epsilon, epsilon)

@@ -54,12 +54,23 @@ def check_beta(beta):
 
 def check_scale(scale):
     """Return the singular value to aim at as a float, or raise."""
-    return check_number("scale", scale, "a positive number", lambda value: value > 0)
+    # Beyond these, its square or the kernel itself may be zero or infinite in half precision.
+    rule = "a positive number, from 1e-4 to 1e4"
+    return check_number("scale", scale, rule, lambda value: 1e-4 <= value <= 1e4)
+
+
+def check_norm(norm):
+    """Return the norm as "inf" or 2, or raise."""
+    number = isinstance(norm, numbers.Real) and not isinstance(norm, bool)
+    if not (number and norm in (2, math.inf)) and not (isinstance(norm, str) and norm == "inf"):
+        raise ValueError(f'`norm` must be "inf" or 2. Received: norm={norm!r}')
+    return 2 if norm == 2 else "inf"
 
 
 def check_choice(name, value, choices):
     """Return `value` if it is one of `choices`."""
-    if not any(value is choice or value == choice for choice in choices):
+    # By type as well: an array is equal to a choice here and there.
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"`{name}` must be one of {listed}. Received: {name}={value!r}")
     return value

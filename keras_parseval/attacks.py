@@ -10,7 +10,9 @@ from keras_parseval._attack_checks import (
     align_epsilon,
     check_attack,
     check_data,
+    check_labels,
     check_labels_given,
+    not_a_number,
 )
 from keras_parseval._backend import call_compiled, input_gradient, no_gradient
 from keras_parseval._geometry import GEOMETRIES
@@ -36,13 +38,18 @@ class GradientAttack:
         if not model.built:
             model(x)
         clean = check_data(self, x)
+        if self.labels == "true":
+            check_labels(model, self.loss, y, len(clean))
         tensors = {"x": x, "epsilon": align_epsilon(self.epsilon, clean.shape, self.norm)}
         if self.labels == "true":
             tensors["y"] = y
         if self.mask is not None:
             tensors["mask"] = self.mask
         crafted = call_compiled(model, self.static_key(model), self._craft_tensors, tensors)
-        if np.any(self.epsilon) and (ops.convert_to_numpy(self.select(crafted)) == clean).all():
+        moved = ops.convert_to_numpy(self.select(crafted))
+        if not np.isfinite(moved).all():
+            raise not_a_number(model)
+        if np.any(self.epsilon) and (moved == clean).all():
             raise no_gradient()
         return crafted
 

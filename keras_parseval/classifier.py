@@ -46,9 +46,7 @@ class Classifier:
     def __init__(self, model, loss=None):
         self.model = model
         self.loss = _resolve_loss(model, loss)
-        self.encoding = next(
-            (name for kind, name in _ENCODINGS.items() if isinstance(self.loss, kind)), None
-        )
+        self.encoding = _encoding_of(self.loss)
         self.activated_layer = None
         self.returns_probabilities = False
         if self.encoding is not None and not self.loss.get_config()["from_logits"]:
@@ -146,7 +144,18 @@ class Classifier:
         return ops.mean(ops.reshape(right, (ops.shape(right)[0], -1)), axis=-1)
 
 
-def _check_single_output(model):
+def label_encoding(model, loss=None):
+    """How a model's labels are encoded: `"integer"`, `"one-hot"`, `"binary"`, `None` if unknown."""
+    return _encoding_of(_resolve_loss(model, loss))
+
+
+def _encoding_of(loss):
+    return next((name for kind, name in _ENCODINGS.items() if isinstance(loss, kind)), None)
+
+
+def _check_model(model):
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"The model must be a Keras model. Received: {type(model).__name__}")
     outputs = getattr(model, "outputs", None)
     if isinstance(getattr(model, "output", None), dict):
         raise ValueError(
@@ -162,7 +171,13 @@ def _check_single_output(model):
 
 
 def _resolve_loss(model, loss):
+    _check_model(model)
     given = loss is not None
+    if isinstance(loss, type) and not issubclass(loss, keras.losses.Loss):
+        raise TypeError(
+            "`loss` must be a loss of Keras, its name, or a function of labels and outputs. "
+            f"Received: loss={loss!r}"
+        )
     loss = keras.losses.get(loss if given else compiled_loss(model))
     loss = _BY_NAME.get(getattr(loss, "__name__", None), lambda: loss)()
     if not given and not isinstance(loss, tuple(_ENCODINGS)):
@@ -176,7 +191,7 @@ def _resolve_loss(model, loss):
 
 def compiled_loss(model):
     """The loss that the model was compiled with, or an error that says what to do."""
-    _check_single_output(model)
+    _check_model(model)
     loss = getattr(model, "loss", None) if getattr(model, "compiled", False) else None
     if isinstance(loss, (list, tuple, dict)) and len(loss) == 1:
         (loss,) = loss.values() if isinstance(loss, dict) else loss

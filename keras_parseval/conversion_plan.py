@@ -161,7 +161,7 @@ def _find_classifiers(tensor, callers, found):
 def _find_skipped(skip, lineages):
     """All layers that `skip` means, by themselves or by a model around them."""
     skipped = set()
-    for entry in (skip,) if isinstance(skip, (str, type)) else tuple(skip):
+    for entry in tuple(skip) if isinstance(skip, (list, tuple, set)) else (skip,):
         if not isinstance(entry, (str, type)):
             raise TypeError(
                 "`skip` must hold names (or patterns) of layers, and classes of layers. "

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_parseval._validation import check_number
+from keras_parseval._validation import check_norm, check_number
 
 DEFAULT_SNR = (50, 45, 40, 33)
 
@@ -26,8 +26,8 @@ def snr(x, x_adv):
     kp.snr(x, x + 0.01)
     ```
     """
-    x, x_adv = (np.asarray(ops.convert_to_numpy(each), "float64") for each in (x, x_adv))
-    if x.shape != x_adv.shape or not x.ndim:
+    x, x_adv = _examples(x), _examples(x_adv)
+    if x.shape != x_adv.shape:
         raise ValueError(
             "`x` and `x_adv` must have the same shape, with the examples along the first axis. "
             f"Received: shapes {x.shape} and {x_adv.shape}"
@@ -58,14 +58,23 @@ def epsilon_for_snr(x, snr, norm="inf"):
     attack = kp.FGSM(kp.epsilon_for_snr(x, snr=40))
     ```
     """
-    if isinstance(norm, bool) or norm not in ("inf", 2):
-        raise ValueError(f'`norm` must be "inf" or 2. Received: norm={norm!r}')
+    norm = check_norm(norm)
     (level,) = check_levels("snr", [snr])
-    x = np.asarray(ops.convert_to_numpy(x), "float64")
-    if not x.size:
-        raise ValueError(f"There must be at least one example. Received: shape={x.shape}")
+    x = _examples(x)
     radius = np.linalg.norm(x.reshape(len(x), -1), axis=1) * 10 ** (-level / 20)
     return radius if norm == 2 else radius / np.sqrt(x[0].size)
+
+
+def _examples(x):
+    """Examples along the first axis, as float64."""
+    x = np.asarray(ops.convert_to_numpy(x), "float64")
+    if not x.ndim or not x.size:
+        raise ValueError(
+            f"There must be at least one example, along the first axis. Received: shape={x.shape}"
+        )
+    if not np.isfinite(x).all():
+        raise ValueError("The examples must be finite. Received: examples with NaN or infinity")
+    return x
 
 
 def choose_levels(snr, epsilon):
@@ -85,6 +94,13 @@ def check_levels(name, levels):
     if not levels:
         raise ValueError(f"`{name}` must have at least one level. Received: {name}={levels!r}")
     if name == "snr":
-        return [check_number("snr", each, "finite, in decibels", lambda _: True) for each in levels]
+        rule = "finite, from -300 to 300 decibels"
+        return [check_number("snr", each, rule, lambda value: abs(value) <= 300) for each in levels]
     rule = "finite and not negative, in the units of the model's input"
-    return [check_number("epsilon", each, rule, lambda value: value >= 0) for each in levels]
+    return [check_number("epsilon", each, rule, is_size) for each in levels]
+
+
+def is_size(epsilon):
+    """Whether these are sizes of a perturbation, also when models compute in float32."""
+    largest = float(np.finfo("float32").max)
+    return np.all(np.greater_equal(epsilon, 0) & np.less_equal(epsilon, largest))

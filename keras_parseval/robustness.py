@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_parseval._attack_checks import check_data
+from keras_parseval._attack_checks import check_data, check_labels, not_a_number
 from keras_parseval._backend import call_compiled, no_gradient
 from keras_parseval._data import Progress, batches_of
 from keras_parseval.attacks import FGSM, GradientAttack
@@ -107,9 +107,11 @@ def robust_accuracy(
     progress = Progress(total, verbose)
     counts, examples, size, moved = np.zeros(len(levels) + 1), 0, 0, 0
     for inputs, labels in batches:
-        check_data(attack, inputs)
+        check_labels(model, attack.loss, labels, len(check_data(attack, inputs)))
         size = max(size, len(labels))
-        *right, steps = _count_correct(model, attack, inputs, labels, measure, levels, size)
+        *right, steps, nans = _count_correct(model, attack, inputs, labels, measure, levels, size)
+        if nans:
+            raise not_a_number(model)
         counts += right
         moved += steps
         examples += len(labels)
@@ -149,7 +151,7 @@ def _describe(attack):
 def _count_correct(model, attack, inputs, labels, measure, levels, size):
     """The number of right decisions, clean and at each level, in a batch padded to `size`.
 
-    A last number is 0 if the attack did not move anything.
+    Then 0 if the attack did not move anything, and last 0 if all outputs are numbers.
     """
     missing = size - len(labels)
 
@@ -169,9 +171,9 @@ def _count_correct(model, attack, inputs, labels, measure, levels, size):
         model(tensors["x"])
 
     def count(model, tensors):
-        right, moved = _decisions(Classifier(model, attack.loss), attack, measure, tensors)
+        right, *flags = _decisions(Classifier(model, attack.loss), attack, measure, tensors)
         counts = ops.sum(right * ops.cast(tensors["valid"], right.dtype), axis=1)
-        return ops.append(counts, ops.cast(moved, counts.dtype))
+        return ops.append(counts, ops.cast(ops.stack(flags), counts.dtype))
 
     key = ("robust accuracy", measure, attack.static_key(model))
     return ops.convert_to_numpy(call_compiled(model, key, count, tensors))
@@ -180,7 +182,7 @@ def _count_correct(model, attack, inputs, labels, measure, levels, size):
 def _decisions(classifier, attack, measure, tensors):
     """Whether each decision is right: a row for clean examples, then one for each level.
 
-    And whether any example was moved at all.
+    And whether any example was moved at all, and any output is not a number.
     """
     inputs, y, levels = tensors["x"], tensors["y"], tensors["levels"]
     x, mask, count = attack.select(inputs), tensors.get("mask"), tensors["levels"].shape[0]
@@ -199,9 +201,11 @@ def _decisions(classifier, attack, measure, tensors):
         clean = classifier.outputs(inputs)
         crowd = attack.craft(classifier, crowd, repeat(y), epsilon=epsilon, mask=mask)
     moved = ops.any(attack.select(crowd) != repeat(x))
-    attacked = classifier.correct(repeat(y), classifier.outputs(crowd))
+    outputs = classifier.outputs(crowd)
+    attacked = classifier.correct(repeat(y), outputs)
     rows = [classifier.correct(y, clean)[None], ops.reshape(attacked, (count, -1))]
-    return ops.concatenate(rows), moved
+    nans = ops.any(ops.isnan(ops.concatenate([clean, outputs])))
+    return ops.concatenate(rows), moved, nans
 
 
 def _level_epsilons(x, levels, measure, norm, mask):

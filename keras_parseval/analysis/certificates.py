@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_parseval._attack_checks import check_finite, check_labels, not_a_number
 from keras_parseval._backend import call_compiled
 from keras_parseval._data import as_pair, batches_of
 from keras_parseval.analysis.lipschitz import bound_of
@@ -165,10 +166,18 @@ class _Certificate:
         return self._evaluate(_losses, inputs, labels)
 
     def _evaluate(self, function, inputs, labels):
+        check_finite(inputs)
+        if labels is not None:
+            check_labels(self.model, self.loss, labels, len(keras.tree.flatten(inputs)[0]))
         tensors = {"x": inputs} if labels is None else {"x": inputs, "y": labels}
         loss = compiled_loss(self.model) if self.loss is None else self.loss
         evaluate = functools.partial(function, loss)
-        return ops.convert_to_numpy(call_compiled(self.model, (function, loss), evaluate, tensors))
+        values = ops.convert_to_numpy(
+            call_compiled(self.model, (function, loss), evaluate, tensors)
+        )
+        if np.isnan(values).any():
+            raise not_a_number(self.model)
+        return values
 
 
 def _margins(loss, model, tensors):

@@ -4,12 +4,15 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 import rich.console
 import rich.table
+from keras import ops
 
 # Imported for the rules that they register.
 import keras_parseval.analysis.kernel_rules
 import keras_parseval.analysis.layer_rules  # noqa: F401
+from keras_parseval._validation import check_choice, check_norm
 from keras_parseval.analysis.rules import Constant, LayerCall, apply_rule, has_rule
 from keras_parseval.graph import calls_in_order, check_graph, is_graph
 
@@ -163,11 +166,8 @@ def lipschitz_report(model, norm=2, method="paper"):
 
 def bound_of(model, norm, method, linear_layer=None):
     """`lipschitz_bound`, with the option to see one softmax layer as the identity."""
-    if isinstance(norm, bool) or norm not in ("inf", 2, math.inf):
-        raise ValueError(f'`norm` must be "inf" or 2. Received: norm={norm!r}')
-    if method not in ("paper", "operator"):
-        raise ValueError(f'`method` must be "paper" or "operator". Received: method={method!r}')
-    norm = "inf" if norm == math.inf else norm
+    norm = check_norm(norm)
+    check_choice("method", method, ("paper", "operator"))
     check_graph(model)
     walk = _Walk(norm, method, linear_layer)
     outputs = walk.through(model, [(1.0, 1.0)] * len(model.inputs))
@@ -199,6 +199,7 @@ class _Walk:
     def over(self, node, name, arrived):
         """The constants after one call of a layer."""
         _check_inference(node, name)
+        _check_weights(node.operation, name)
         constant, combine = self.constant(node)
         estimates = constant.bound if constant.estimate is None else (constant.estimate,)
         accumulated = self.combine(
@@ -242,6 +243,16 @@ class _Walk:
         if reduce is math.hypot:
             return math.hypot(*bounds), math.hypot(*estimates)
         return reduce(bounds), reduce(estimates)
+
+
+def _check_weights(layer, name):
+    # Without this, the largest of several constants may hide one that is not a number.
+    for variable in getattr(layer, "weights", ()):
+        if not np.isfinite(ops.convert_to_numpy(ops.cast(variable, "float32"))).all():
+            raise ValueError(
+                "Weights must be finite to have a bound; look for where the training diverged. "
+                f"Received: layer '{name}', with NaN or infinity in '{variable.name}'"
+            )
 
 
 def _check_inference(node, name):

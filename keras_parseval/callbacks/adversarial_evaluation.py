@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_parseval._attack_checks import check_data
+from keras_parseval._attack_checks import check_data, check_labels
 from keras_parseval._data import as_pair, first_batch
 from keras_parseval._validation import check_integer
 from keras_parseval.attacks import FGSM
@@ -71,8 +71,8 @@ class AdversarialEvaluation(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         # All that can be wrong with model and data is found out before the training.
         Classifier(self.model, self.attack.loss)
-        inputs, _ = first_batch(*self.data)
-        check_data(self.attack, inputs)
+        inputs, labels = first_batch(*self.data)
+        check_labels(self.model, self.attack.loss, labels, len(check_data(self.attack, inputs)))
         self._first_epoch = None
 
     def on_epoch_end(self, epoch, logs=None):

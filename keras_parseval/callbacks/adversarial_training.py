@@ -26,7 +26,8 @@ class AdversarialTraining(keras.callbacks.Callback):
     interrupted, the model trains as it did before.
 
     The first examples of each batch are the ones replaced: shuffle the
-    data, as `fit` does with arrays.
+    data, as `fit` does with arrays. Under `tf.distribute`, each replica replaces the first
+    examples of its own part of the batch; magnitudes are the same on all.
 
     Args:
         attack: `None`, or a `kp.FGSM` or `kp.IteratedFGSM` to craft with.
@@ -100,7 +101,7 @@ class AdversarialTraining(keras.callbacks.Callback):
             # Another callback has compiled the model anew.
             self._attacked_function, self._plain_function = None, self.model.train_function
         if self._attacked_function is None:
-            self._attacked_function = self._make_attacked_function()
+            self._attacked_function = self._find_attacked_function()
         self.model.train_function = self._attacked_function
         # A fit that is interrupted calls no callback. But the next one begins with this call.
         self.model.make_train_function = self._heal
@@ -124,6 +125,23 @@ class AdversarialTraining(keras.callbacks.Callback):
     def _heal(self, force=False):
         self._restore()
         return self.model.make_train_function(force=force)
+
+    def _find_attacked_function(self):
+        """Compiled once for all callbacks with the same settings.
+
+        It is kept with the plain function, and gone with it when the model is compiled anew.
+        """
+        functions = vars(self._plain_function).setdefault("attacked_functions", {})
+        arrays = [(np.shape(each), np.asarray(each).tobytes()) for each in self._arrays()]
+        settings = (self.ratio, self.stddev, self.seed, *arrays)
+        key = (self.attack.static_key(self.model), settings)
+        if key not in functions:
+            functions[key] = self._make_attacked_function()
+        return functions[key]
+
+    def _arrays(self):
+        """What the compiled attack holds as constants."""
+        return [each for each in (self.attack.epsilon, self.attack.mask) if each is not None]
 
     def _make_attacked_function(self):
         model = self.model
