@@ -87,9 +87,11 @@ class KernelLayout:
 
 
 def _check_scale(scale):
-    if isinstance(scale, str) and scale != "auto":
+    if not isinstance(scale, str):
+        return check_scale(scale)
+    if scale != "auto":
         raise ValueError(f'`scale` must be "auto" or a positive number. Received: scale={scale!r}')
-    return scale if scale == "auto" else check_scale(scale)
+    return scale
 
 
 def _check_groups(groups):

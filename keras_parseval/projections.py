@@ -139,9 +139,11 @@ def _retract(matrix, beta, scale):
     # The largest absolute row sum is never below the largest eigenvalue.
     bound = ops.max(ops.sum(ops.abs(gram), axis=-1, keepdims=True), axis=-2, keepdims=True)
     beta = ops.minimum(ops.cast(beta, matrix.dtype), 0.5 / bound)
+    # Beta goes first: then nothing overflows that is finite, and rounding errors of the product
+    # are multiplied by it.
+    gram = beta * gram
     image = gram @ matrix if _is_wide(matrix) else matrix @ gram
-    # In this order, rounding errors of the products are multiplied by beta.
-    return matrix + beta * (matrix - image)
+    return matrix + (beta * matrix - image)
 
 
 def _small_gram(matrix):
@@ -207,6 +209,8 @@ def _check_rank(matrix):
             "`matrix` must have rank 2 or more: the last two axes are the rows and the columns. "
             f"Received: shape={tuple(matrix.shape)}"
         )
+    if 0 in matrix.shape:
+        raise ValueError(f"`matrix` must not be empty. Received: shape={tuple(matrix.shape)}")
     return matrix
 
 
@@ -256,12 +260,13 @@ def project_simplex(points, axis=-1):
 
 def _check_axis(points, axis):
     rank = len(points.shape)
-    if not -rank <= axis < rank:
-        raise ValueError(
-            f"`axis` must be an axis of the points, which have rank {rank}. "
-            f"Received: axis={axis}, shape={tuple(points.shape)}"
-        )
-    if points.shape[axis] == 0:
+    check_integer(
+        "axis",
+        axis,
+        f"an axis of the points, which have rank {rank}",
+        lambda value: -rank <= value < rank,
+    )
+    if 0 in points.shape:
         raise ValueError(
             "There must be at least one coefficient to project. "
             f"Received: axis={axis}, shape={tuple(points.shape)}"

@@ -35,6 +35,13 @@ def test_safeguard_shortens_the_step_only_when_it_must(rng):
         assert (after <= np.maximum(before, 1.0) * (1 + 1e-4)).all()
 
 
+@pytest.mark.parametrize("size", [1e15, 1e18])
+def test_large_kernels_stay_finite(size):
+    start = np.array([[1, -2], [3, 1]], "float32") * np.float32(size)
+    step = to_numpy(kp.tight_frame_step(start, 0.1))
+    assert np.isfinite(step).all() and np.linalg.norm(step, 2) < np.linalg.norm(start, 2)
+
+
 def test_zero_stays_zero():
     zero = np.zeros((3, 4), "float32")
     np.testing.assert_array_equal(to_numpy(kp.tight_frame_step(zero, 0.5)), zero)
@@ -173,6 +180,8 @@ def test_projections_do_not_hide_broken_numbers(bad):
         (lambda x: kp.project_tight_frame(x, scale="auto"), TypeError, "`scale` must be"),
         (lambda x: kp.project_simplex(x[:0], axis=0), ValueError, "at least one coefficient"),
         (lambda x: kp.project_simplex(x, axis=5), ValueError, "rank 2"),
+        (lambda x: kp.project_simplex(x, axis=None), TypeError, "an axis of the points"),
+        (lambda x: kp.tight_frame_step(x[:0], 0.5), ValueError, "must not be empty"),
         (lambda x: kp.project_simplex(x.astype(int)), TypeError, "floating-point"),
     ],
 )
