@@ -11,7 +11,7 @@ import keras_parseval as kp
 from benchmarks import networks, peers
 from benchmarks.timing import interleave, ratios
 
-RATE, MOMENTUM, BETA = 0.01, 0.9, 3e-4
+RATE, MOMENTUM, BETA = 0.1, 0.0, 3e-4
 
 
 def _option(**options):
@@ -122,12 +122,12 @@ BENCHMARKS = {
     ),
     "constraint_mlp_2048": Constraint(
         *("the paper's MLP 4 x 2048 (batch 100)", lambda: networks.multilayer(4, 2048)),
-        *(DENSE, 100, 10, 9),
+        *(DENSE, 100, 4, 9),
     ),
     "constraint_convnet": Constraint(
         "a small convnet (batch 64)", networks.small_convnet, CONVOLUTIONS, 64, 10, 15
     ),
     "constraint_wrn_16_4": Constraint(
-        "WRN-16-4 (batch 64)", networks.wide_resnet, CONVOLUTIONS, 64, 1, 9
+        "WRN-16-4 (batch 64)", networks.wide_resnet, CONVOLUTIONS, 64, 1, 7
     ),
 }
