@@ -61,12 +61,14 @@ def _section(arms):
         _accuracies(arms, "fgsm"),
         "The same in 20 steps:",
         _accuracies(arms, "iterated"),
-        "Hidden kernels: distance from a tight frame, and singular values relative to their "
-        "target. Then an upper bound of the network's Lipschitz constant, and the accuracy that is "
-        "certain under any change of the pixels of that 2-norm:",
+        "Hidden kernels: distance from a tight frame, singular values relative to their target, "
+        "and how many of them, in %, are near it. Then the norm of the classifier's kernel, an "
+        "upper bound of the network's Lipschitz constant, and the accuracy that is certain under "
+        "any change of the pixels of that 2-norm:",
         _weights(arms),
     ]
-    if run.model == "fc":
+    first = [record for records in arms.values() for record in records[:1]]
+    if all("covariance_dimension" in record["results"] for record in first):
         parts += [
             "Dimensions that hold 99% of the covariance of the activations, in % of all, for all "
             "examples / for each class:",
@@ -93,7 +95,8 @@ def _accuracies(arms, attack):
 
 
 def _weights(arms):
-    heading = ["Model", "Tightness", "Singular values", "Lipschitz bound"]
+    heading = ["Model", "Tightness", "Singular values", "From 0.9 to 1.1, by layer"]
+    heading += ["Norm of the classifier", "Lipschitz bound"]
     heading += [f"Certified at {epsilon:g}" for epsilon in CERTIFIED_EPSILONS]
     rows = []
     for label, records in arms.items():
@@ -101,12 +104,20 @@ def _weights(arms):
         spectra = [each["singular_values"] for each in results]
         smallest = min(each["smallest"] for each in spectra)
         largest = max(each["largest"] for each in spectra)
+        near = np.mean([list(each["near_target"].values()) for each in spectra], axis=0)
         tightness = np.mean([list(each["tightness"].values()) for each in results])
-        bound = np.mean([each["lipschitz_bound"] for each in results])
+        norm, bound = (
+            np.mean([each[name] for each in results])
+            for name in ("classifier_norm", "lipschitz_bound")
+        )
         certified = zip(*(each["certified"]["accuracies"] for each in results))
-        extremes = f"{smallest:.3f} to {largest:.3f}"
         rows.append(
-            [label, f"{tightness:.4f}", extremes, f"{bound:.4g}", *map(_percent, certified)]
+            [
+                *(label, f"{tightness:.4f}", f"{smallest:.3f} to {largest:.3f}"),
+                " / ".join(f"{100 * share:.1f}" for share in near),
+                *(f"{norm:.2f}", f"{bound:.4g}"),
+                *map(_percent, certified),
+            ]
         )
     return _markdown(heading, rows)
 
@@ -118,7 +129,11 @@ def _dimensions(arms):
         paper = PAPER_DIMENSIONS.get((run.arm, run.adversarial), ())
         paper = paper if run.dataset == "cifar10" else ()
         heading.append(label)
-        layers = [covariance_dimension(record).to_rows() for record in records]
+        layers = [
+            covariance_dimension(record).to_rows()
+            for record in records
+            if "covariance_dimension" in record["results"]
+        ]
         for index, seeds in enumerate(zip(*layers)):
             if index == len(rows):
                 rows.append([str(index + 1)])

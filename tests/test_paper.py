@@ -84,8 +84,13 @@ def test_what_was_recorded_is_true_of_the_saved_models(undisturbed):
             np.linalg.svd(to_numpy(model.get_layer(f"hidden{index}").kernel), compute_uv=False)
             for index in (1, 2)
         ]
+        found = results["singular_values"]
         extremes = min(map(np.min, spectra)), max(map(np.max, spectra))
-        assert tuple(results["singular_values"].values()) == pytest.approx(extremes, rel=1e-4)
+        assert (found["smallest"], found["largest"]) == pytest.approx(extremes, rel=1e-4)
+        near = [np.mean(abs(values - 1) <= 0.1) for values in spectra]
+        assert list(found["near_target"].values()) == near
+        classifier = np.linalg.norm(to_numpy(model.get_layer("logits").kernel), 2)
+        assert results["classifier_norm"] == pytest.approx(classifier, rel=1e-4)
         levels = [*results["iterated"]["accuracies"]]
         assert results["iterated"]["levels"] == [50, 45, 40, 33, 25, 20, 15]
         assert results["fgsm"]["levels"] == [50, 45, 40, 33]
@@ -259,8 +264,9 @@ def made_record(seed, accuracies, arm="parseval", adversarial=False):
     attacked = {"clean": clean, "measure": "snr", "levels": [50, 45, 40, 33]}
     attacked |= {"accuracies": others, "attack": "FGSM", "examples": 100}
     results = {"fgsm": attacked, "iterated": attacked, "certified": attacked}
-    results |= {"singular_values": {"smallest": 0.5, "largest": 2.0}, "tightness": {"conv": 0.25}}
-    results |= {"lipschitz_bound": 4.0}
+    spectrum = {"smallest": 0.5, "largest": 2.0, "near_target": {"conv": 0.75}}
+    results |= {"singular_values": spectrum, "tightness": {"conv": 0.25}}
+    results |= {"lipschitz_bound": 4.0, "classifier_norm": 1.5}
     return {"name": run.name, "config": run.to_dict(), "results": results, "history": {}}
 
 
