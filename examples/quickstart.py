@@ -68,7 +68,7 @@ An ordinary `fit`: the constraint is applied inside the compiled training step, 
 `AdversarialTraining` puts its attack into the same step. Plain networks are given three weight
 decays to choose from, on the test images, in favour of the baseline. The learning rate, 0.1, was
 the best of 0.02, 0.05 and 0.1 for either kind of network, and 5e-3 the best of three decays of the
-classifier for Parseval, on a third of the training images.
+classifier for Parseval, on 30% of the training images, held out.
 """
 
 

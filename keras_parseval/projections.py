@@ -139,8 +139,8 @@ def _retract(matrix, beta, scale):
     # The largest absolute row sum is never below the largest eigenvalue.
     bound = ops.max(ops.sum(ops.abs(gram), axis=-1, keepdims=True), axis=-2, keepdims=True)
     beta = ops.minimum(ops.cast(beta, matrix.dtype), 0.5 / bound)
-    # Beta goes first: then nothing overflows that is finite, and rounding errors of the product
-    # are multiplied by it.
+    # Beta goes first: then the product of large kernels does not overflow, and its rounding errors
+    # are multiplied by beta.
     gram = beta * gram
     image = gram @ matrix if _is_wide(matrix) else matrix @ gram
     return matrix + (beta * matrix - image)

@@ -288,7 +288,7 @@ def counted_model():
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="PyTorch runs eagerly: nothing is compiled")
-def test_five_epochs_with_both_callbacks_compile_three_functions():
+def test_epochs_after_the_first_compile_nothing_with_both_callbacks():
     model, traces = counted_model()
     at_epoch_end = []
     model.fit(
@@ -303,7 +303,6 @@ def test_five_epochs_with_both_callbacks_compile_three_functions():
             ),
         ],
     )
-    print(at_epoch_end)
     assert len(at_epoch_end) == 5 and len(set(at_epoch_end)) == 1
 
 
