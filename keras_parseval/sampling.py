@@ -11,9 +11,10 @@ import math
 from keras import ops
 
 # A prime whose square fits in 32 bits. It leaves 2 when divided by 3, so that cubes modulo
-# the prime are all different.
+# the prime are all different. No shorter side of a matrix is as long.
 _PRIME = 46337
 _PROBES = 1024
+_ROUNDS = 16
 
 
 def sample_units(matrix, count, axis):
@@ -27,15 +28,24 @@ def sample_units(matrix, count, axis):
     Returns:
         Integer tensor of shape `(count,)`. Matrices of a batch share it.
     """
-    first, second = _fingerprint(matrix)
-    # A small block cipher: rounds that add a key and take the cube, modulo the prime, permute
-    # the numbers below it. The largest images are a random subset.
-    images = ops.arange(matrix.shape[axis], dtype="int32") % _PRIME
-    for key in (first, second, first, second):
-        images = (images + key % _PRIME) % _PRIME
-        images = (images * images % _PRIME) * images % _PRIME
-    # Compilers select the largest of floats, which hold these numbers exactly, without a sort.
-    return ops.top_k(ops.cast(images, "float32"), count)[1]
+    first, second = (number % _PRIME for number in _fingerprint(matrix))
+    # A random permutation tells for the first `count` numbers where they go, each on its own: no
+    # sorting, and nothing for the rest. It is the swap-or-not shuffle: in each round, numbers of
+    # a given sum are partners, and a hash of the larger of two partners tells whether they swap.
+    n = matrix.shape[axis]
+    units = ops.arange(count, dtype="int32")
+    for turn in range(_ROUNDS):
+        key = _scramble(first + turn * second)
+        partners = (key + n - units) % n
+        swap = _scramble(_scramble(ops.maximum(units, partners) + key) + second) % 2 == 1
+        units = ops.where(swap, partners, units)
+    return units
+
+
+def _scramble(number):
+    """A permutation of the numbers below the prime, without much order."""
+    number = number % _PRIME
+    return (number * number % _PRIME) * number % _PRIME
 
 
 def _fingerprint(matrix):
