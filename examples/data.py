@@ -109,20 +109,21 @@ class Dataset:
         with tf.device("CPU"):
             images, labels = (tf.constant(array) for array in self.train)
 
-        def example(epoch, index):
-            image = images[index]
-            if source.augmented:
-                image = crop_and_flip(image, *draw_augmentation((seed, epoch * size + index)))
-            return tf.cast(image, "float32") / source.white, labels[index]
-
         def one_epoch(epoch):
-            # Negative, so that no example's augmentation has the same seed.
-            order_seed = tf.stack([tf.constant(seed, "int64"), -1 - epoch])
-            everything = tf.range(size, dtype="int64")
-            order = tf.random.experimental.stateless_shuffle(everything, order_seed)
-            indices = tf.data.Dataset.from_tensor_slices(order)
-            examples = indices.map(lambda index: example(epoch, index), tf.data.AUTOTUNE)
-            return examples.batch(batch_size)
+            # Negative, so that the augmentation has another seed.
+            order = tf.random.experimental.stateless_shuffle(
+                tf.range(size, dtype="int64"), tf.stack([tf.constant(seed, "int64"), -1 - epoch])
+            )
+            draws = draw_augmentation(size, (seed, epoch))
+
+            def batch(indices):
+                some = tf.gather(images, indices)
+                if source.augmented:
+                    some = crop_and_flip(some, *(tf.gather(draw, indices) for draw in draws))
+                return tf.cast(some, "float32") / source.white, tf.gather(labels, indices)
+
+            indices = tf.data.Dataset.from_tensor_slices(order).batch(batch_size)
+            return indices.map(batch, tf.data.AUTOTUNE)
 
         return tf.data.Dataset.range(first_epoch, epochs).flat_map(one_epoch).prefetch(2)
 
@@ -203,22 +204,22 @@ def _normalization(images, source):
     return tuple(mean), tuple(std)
 
 
-def draw_augmentation(seed):
-    """A row and a column to crop from, and whether to flip: a function of the seed alone."""
+def draw_augmentation(count, seed):
+    """Rows and columns to crop images from, and whether to flip them: a function of the seed."""
     tf = _tensorflow()
-    draws = tf.random.stateless_uniform((3,), seed)
+    draws = tf.random.stateless_uniform((3, count), seed)
     offsets = tf.cast((2 * PADDING + 1) * draws[:2], "int32")
     return offsets[0], offsets[1], draws[2] < 0.5
 
 
-def crop_and_flip(image, row, column, flip):
-    """Pad an image with black, crop it to its size from `(row, column)`, and flip it or not."""
+def crop_and_flip(images, rows, columns, flips):
+    """Pad images with black, crop each to its size from its row and column, and flip it or not."""
     tf = _tensorflow()
-    padded = tf.pad(image, ((PADDING, PADDING), (PADDING, PADDING), (0, 0)))
-    height, width, _ = image.shape
-    cropped = padded[row : row + height, column : column + width]
-    cropped = tf.ensure_shape(cropped, image.shape)
-    return tf.where(flip, cropped[:, ::-1], cropped)
+    _, height, width, _ = images.shape
+    padded = tf.pad(images, ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0)))
+    across = tf.where(flips[:, None], tf.range(width)[::-1], tf.range(width))
+    rows, columns = rows[:, None] + tf.range(height), columns[:, None] + across
+    return tf.gather(tf.gather(padded, rows, batch_dims=1), columns, axis=2, batch_dims=1)
 
 
 def read_digits():
