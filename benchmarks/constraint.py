@@ -11,7 +11,7 @@ import keras_parseval as kp
 from benchmarks import networks, peers
 from benchmarks.timing import interleave, ratios
 
-RATE, MOMENTUM, BETA = 0.1, 0.0, 3e-4
+RATE, MOMENTUM, BETA = 0.1, 0.0, 1e-2
 
 
 def _option(**options):
