@@ -139,11 +139,12 @@ def _retract(matrix, beta, scale):
     # The largest absolute row sum is never below the largest eigenvalue.
     bound = ops.max(ops.sum(ops.abs(gram), axis=-1, keepdims=True), axis=-2, keepdims=True)
     beta = ops.minimum(ops.cast(beta, matrix.dtype), 0.5 / bound)
-    # Beta goes first: then the product of large kernels does not overflow, and its rounding errors
-    # are multiplied by beta.
-    gram = beta * gram
+    # Beta comes last: no copy of the Gram matrix is made for it.
     image = gram @ matrix if _is_wide(matrix) else matrix @ gram
-    return matrix + (beta * matrix - image)
+    step = matrix + beta * (matrix - image)
+    # The third power of a larger kernel may not be a number in float32; half of it does no harm.
+    too_large = ops.logical_and(bound > 1e24, ops.isfinite(bound))
+    return ops.where(too_large, matrix / 2, step)
 
 
 def _small_gram(matrix):
