@@ -20,6 +20,7 @@ from benchmarks import (
     robust_accuracy,
     scaling,
     simplex,
+    summary,
 )
 from benchmarks.timing import as_markdown
 
@@ -46,13 +47,16 @@ def main():
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(BENCHMARKS))
     parser.add_argument("--json", type=Path, help="add the lines of JSON to this file")
     parser.add_argument("--figure", type=Path, help="draw tightness against time, from `--json`")
+    parser.add_argument("--summary", action="store_true", help="README's tables, from `--json`")
     options = parser.parse_args()
     unknown = set(options.names) - set(BENCHMARKS)
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    if options.figure and not options.json:
-        parser.error("`--figure` draws what `--json` names; give both")
-    for name in options.names or BENCHMARKS:
+    reports = bool(options.figure or options.summary)
+    if reports and not options.json:
+        parser.error("`--figure` and `--summary` tell what is in `--json`; name it too")
+    # A report of what was measured before needs no new measurement.
+    for name in options.names or ([] if reports else BENCHMARKS):
         benchmark = BENCHMARKS[name]
         rows = benchmark.run()
         if not rows:
@@ -64,6 +68,8 @@ def main():
                 file.write(line + "\n")
     if options.figure:
         figure.draw(options.json, options.figure)
+    if options.summary:
+        print(summary.summary(options.json))
 
 
 if __name__ == "__main__":

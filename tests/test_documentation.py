@@ -44,6 +44,14 @@ def test_the_readme_names_everything_public():
     assert [name for name in PUBLIC if f"kp.{name}" not in readme] == []
 
 
+def test_the_readme_has_the_figures_of_the_benchmarks():
+    from benchmarks import summary
+
+    tables = summary.summary(ROOT / "benchmarks" / "results.jsonl").split("\n\n")
+    readme = (ROOT / "README.md").read_text()
+    assert len(tables) == 2 and all(table in readme for table in tables)
+
+
 def test_the_version_is_the_one_installed():
     assert importlib.metadata.version("keras-parseval") == kp.__version__
 

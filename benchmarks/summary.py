@@ -1,0 +1,55 @@
+"""The tables of README.md, from the lines of JSON that the benchmarks have left."""
+
+import json
+
+from benchmarks import constraint
+from benchmarks.timing import as_markdown
+
+
+def read(path):
+    """The rows of each benchmark, from its last line in a file."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {line["benchmark"]: line["rows"] for line in lines}
+
+
+def summary(path):
+    """Both tables, as Markdown."""
+    results = read(path)
+    return "\n\n".join([as_markdown(_constraints(results)), as_markdown(_attacks(results))])
+
+
+def _constraints(results):
+    """A row for each contestant: time and tightness on each network."""
+    found = {
+        name: {row["contestant"]: row for row in results[name]} for name in constraint.BENCHMARKS
+    }
+    contestants = dict.fromkeys(name for rows in found.values() for name in rows)
+    return [
+        {
+            "step (tightness after it all)": contestant,
+            **{
+                constraint.BENCHMARKS[name].name: _cell(rows.get(contestant))
+                for name, rows in found.items()
+            },
+        }
+        for contestant in contestants
+    ]
+
+
+def _cell(row):
+    return "" if row is None else f"{row['ratio']:.2f} ({row['tightness']:.3g})"
+
+
+def _attacks(results):
+    """A row for each contestant that trains or evaluates under attack."""
+    names = ("adversarial_training", "robust_accuracy_4", "robust_accuracy_16")
+    return [
+        {
+            "": row["contestant"],
+            "to": results[name][0]["contestant"],
+            "ratio": f"{row['ratio']:.2f}",
+            "quartiles": row["quartiles"],
+        }
+        for name in names
+        for row in results[name][1:]
+    ]
