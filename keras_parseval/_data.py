@@ -3,6 +3,8 @@
 import time
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_parseval._validation import check_integer
 
@@ -41,6 +43,19 @@ def first_batch(x, y):
     for batch in batches:
         return batch
     raise ValueError("There must be at least one example. Received: an empty data set")
+
+
+def padded(arrays, size):
+    """The arrays of a batch, with its last example repeated until there are `size`.
+
+    A compiler takes another size for another function.
+    """
+
+    def pad(array):
+        array = ops.convert_to_numpy(array)
+        return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
+
+    return keras.tree.map_structure(pad, arrays)
 
 
 def _length(dataset):

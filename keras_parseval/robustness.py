@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_parseval._attack_checks import check_data, check_labels, not_a_number
 from keras_parseval._backend import call_compiled, no_gradient
-from keras_parseval._data import Progress, batches_of
+from keras_parseval._data import Progress, batches_of, padded
 from keras_parseval.attacks import FGSM, GradientAttack
 from keras_parseval.classifier import Classifier
 from keras_parseval.noise import choose_levels
@@ -153,15 +153,9 @@ def _count_correct(model, attack, inputs, labels, measure, levels, size):
 
     Then 0 if the attack did not move anything, and last 0 if all outputs are numbers.
     """
-    missing = size - len(labels)
-
-    def pad(array):
-        array = ops.convert_to_numpy(array)
-        return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
-
     tensors = {
-        "x": keras.tree.map_structure(pad, inputs),
-        "y": pad(labels),
+        "x": padded(inputs, size),
+        "y": padded(labels, size),
         "valid": np.arange(size) < len(labels),
         "levels": np.asarray(levels, "float32"),
     }

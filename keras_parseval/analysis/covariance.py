@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_parseval._backend import call_compiled
-from keras_parseval._data import batches_of
+from keras_parseval._data import batches_of, padded
 from keras_parseval._validation import check_flag, check_number
 from keras_parseval.graph import calls_in_order, check_graph
 from keras_parseval.layer_kernels import layer_kernels
@@ -166,7 +166,6 @@ def _sum_moments(extractor, names, batches):
     """For each class the sums of `phi phi^T`, layer by layer, and the number of all examples."""
     sums, examples, size = {}, 0, 0
     for inputs, labels in batches:
-        # A compiler takes another size for another function: batches are padded to the largest.
         size = max(size, len(labels))
         # Some activations make zeros of NaN: the inputs are checked, too.
         for array in keras.tree.flatten(inputs):
@@ -194,14 +193,10 @@ def _check_finite(what, array):
 def _activations(extractor, inputs, count, size):
     """What the layers return for a batch, as one row of float64 for each example."""
 
-    def pad(array):
-        array = ops.convert_to_numpy(array)
-        return np.concatenate([array, np.repeat(array[-1:], size - count, axis=0)])
-
     def infer(model, inputs):
         return model(inputs, training=False)
 
-    outputs = call_compiled(extractor, "activations", infer, keras.tree.map_structure(pad, inputs))
+    outputs = call_compiled(extractor, "activations", infer, padded(inputs, size))
     arrays = [ops.convert_to_numpy(each)[:count] for each in keras.tree.flatten(outputs)]
     return [array.reshape(count, -1).astype("float64") for array in arrays]
 

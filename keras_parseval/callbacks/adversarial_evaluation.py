@@ -1,17 +1,16 @@
 """Accuracy under attack, at the end of every epoch."""
 
-import keras
-
 from keras_parseval._attack_checks import check_data, check_labels
 from keras_parseval._data import as_pair, first_batch
 from keras_parseval._validation import check_integer
 from keras_parseval.attacks import FGSM
+from keras_parseval.callbacks.measurement import Measurement
 from keras_parseval.classifier import Classifier
 from keras_parseval.noise import choose_levels
 from keras_parseval.robustness import as_template, robust_accuracy
 
 
-class AdversarialEvaluation(keras.callbacks.Callback):
+class AdversarialEvaluation(Measurement):
     """Measures the accuracy under attack during training, and adds it to the logs.
 
     The keys are `val_adv_accuracy_snr40` and the like (`val_adv_accuracy_eps0.1` for
@@ -55,38 +54,23 @@ class AdversarialEvaluation(keras.callbacks.Callback):
         prefix="val_adv_",
         batch_size=128,
     ):
-        super().__init__()
-        self.measure, self.levels = choose_levels(snr, epsilon)
+        super().__init__(every, prefix)
+        self.unit, self.levels = choose_levels(snr, epsilon)
         self.attack = as_template(attack)
-        self.every = check_integer("every", every, "a positive integer", lambda value: value > 0)
         self.batch_size = check_integer(
             "batch_size", batch_size, "a positive integer", lambda value: value > 0
         )
-        if not isinstance(prefix, str):
-            raise TypeError(f"`prefix` must be a string. Received: prefix={prefix!r}")
-        self.prefix = prefix
         self.data = as_pair(data)
-        self._first_epoch, self._values = None, {}
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         # All that can be wrong with model and data is found out before the training.
         Classifier(self.model, self.attack.loss)
         inputs, labels = first_batch(*self.data)
         check_labels(self.model, self.attack.loss, labels, len(check_data(self.attack, inputs)))
-        self._first_epoch = None
 
-    def on_epoch_end(self, epoch, logs=None):
-        if self._first_epoch is None:
-            self._first_epoch = epoch
-        if (epoch - self._first_epoch) % self.every == 0:
-            self._values = self._evaluate()
-        else:
-            # Without the key, ModelCheckpoint would save a model that is not the best.
-            self._values = dict.fromkeys(self._values, float("nan"))
-        if logs is not None:
-            logs.update(self._values)
-
-    def _evaluate(self):
+    def measure(self):
+        """The accuracy at each level."""
         x, y = self.data
         result = robust_accuracy(
             self.model,
@@ -95,8 +79,8 @@ class AdversarialEvaluation(keras.callbacks.Callback):
             attack=self.attack,
             batch_size=self.batch_size,
             verbose=0,
-            **{self.measure: self.levels},
+            **{self.unit: self.levels},
         )
         accuracies = result.to_dict()
         del accuracies["clean"]
-        return {f"{self.prefix}accuracy_{name}": value for name, value in accuracies.items()}
+        return {f"accuracy_{name}": value for name, value in accuracies.items()}

@@ -1,21 +1,20 @@
 """The singular values of the kernels, at the end of every epoch."""
 
-import keras
 import numpy as np
 
-from keras_parseval._validation import check_integer
 from keras_parseval.analysis.spectra import (
     is_parseval,
     kernel_singular_values,
     kernel_tightness,
     select_kernels,
 )
+from keras_parseval.callbacks.measurement import Measurement
 
 # What the logs say of all kernels together. Where one is NaN, NumPy's extremes are too.
 _WORST = {"spectrum_min": np.min, "spectrum_max": np.max, "tightness": np.max}
 
 
-class SpectrumLogger(keras.callbacks.Callback):
+class SpectrumLogger(Measurement):
     """Adds the extreme singular values of the kernels to the logs, and their tightness.
 
     For each kernel there are `spectrum_min_<name>` and `spectrum_max_<name>`, its smallest and
@@ -46,39 +45,24 @@ class SpectrumLogger(keras.callbacks.Callback):
     """
 
     def __init__(self, layers=None, every=1, prefix=""):
-        super().__init__()
+        super().__init__(every, prefix)
         self.layers = layers
-        self.every = check_integer("every", every, "a positive integer", lambda value: value > 0)
-        if not isinstance(prefix, str):
-            raise TypeError(f"`prefix` must be a string. Received: prefix={prefix!r}")
-        self.prefix = prefix
-        self._kernels, self._first_epoch, self._values = {}, None, {}
+        self._kernels = {}
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self._kernels = select_kernels(self.model, self.layers)
         if self.layers is None:
             constrained = {name: each for name, each in self._kernels.items() if is_parseval(each)}
             self._kernels = constrained or self._kernels
-        self._first_epoch = None
 
-    def on_epoch_end(self, epoch, logs=None):
-        if self._first_epoch is None:
-            self._first_epoch = epoch
-        if (epoch - self._first_epoch) % self.every == 0:
-            self._values = self._measure()
-        else:
-            # Without the key, ModelCheckpoint would save a model that is not the best.
-            self._values = dict.fromkeys(self._values, float("nan"))
-        if logs is not None:
-            logs.update(self._values)
-
-    def _measure(self):
+    def measure(self):
+        """The extremes of all kernels together, and the values of each."""
         rows = [_measure_kernel(kernel) for kernel in self._kernels.values()]
         logs = {}
         for (key, worst), column in zip(_WORST.items(), zip(*rows)):
-            logs[f"{self.prefix}{key}"] = float(worst(column))
-            for name, value in zip(self._kernels, column):
-                logs[f"{self.prefix}{key}_{name}"] = value
+            logs[key] = float(worst(column))
+            logs |= {f"{key}_{name}": value for name, value in zip(self._kernels, column)}
         return logs
 
 
