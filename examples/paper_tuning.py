@@ -28,30 +28,34 @@ def _grid(rates, *others):
     return [{"learning_rate": rate, **other} for rate in rates for other in others or [{}]]
 
 
-def _fully_connected(rates, decays, sgd_rates):
+def _fully_connected(rates, decays, sgd_rates, maxmin_rates):
     """The settings of each arm of a fully connected network."""
-    biased, unbiased = (
-        _grid(rates, *({"beta": beta, "weight_decay": decay} for beta, decay in pairs))
-        for pairs in (_BIASED, _UNBIASED)
-    )
+
+    def frames(rates, pairs):
+        return _grid(rates, *({"beta": beta, "weight_decay": decay} for beta, decay in pairs))
+
     return {
         "sgd": _grid(sgd_rates),
         "sgd-wd": _grid(rates, *({"weight_decay": decay} for decay in decays)),
-        **{arm: biased for arm in ("parseval", "parseval-100%")},
-        **{f"parseval-unbiased-{arm}": unbiased for arm in ("30%", "10%", "10%-maxmin")},
+        **{arm: frames(rates, _BIASED) for arm in ("parseval", "parseval-100%")},
+        **{f"parseval-unbiased-{rows}": frames(rates, _UNBIASED) for rows in ("30%", "10%")},
+        "parseval-unbiased-10%-maxmin": frames(maxmin_rates, _UNBIASED),
     }
 
 
+# The larger what reaches the classifier, the smaller the rate at which training diverges. Images
+# with more pixels are larger, and MaxMin, unlike ReLU, does not shrink them on the way.
 _SMALL_IMAGES = _fully_connected(
     rates=(0.05, 0.2),
     decays=(5e-4, 2e-3, 5e-3, 1e-2),
     sgd_rates=(0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5),
+    maxmin_rates=(0.05, 0.1),
 )
-# The more pixels, the smaller the rate at which training diverges.
 _LARGE_IMAGES = _fully_connected(
     rates=(0.05, 0.1),
     decays=(2e-3, 5e-3, 1e-2, 2e-2),
     sgd_rates=(0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2),
+    maxmin_rates=(0.01, 0.03),
 )
 _FRAMES = _grid((0.05, 0.1), {"beta": 3e-4}, {"beta": 0.1})
 _WIDE_RESNET = {
