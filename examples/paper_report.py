@@ -43,12 +43,12 @@ def _order(record):
 
 def write_table(folder):
     """Write `table.md`: all that was measured, with the paper's figures where it has them."""
-    sections = [_section(arms) for arms in grouped(folder).values()]
+    sections = [section(arms) for arms in grouped(folder).values()]
     text = "\n\n".join(["# Results", *sections]) + "\n"
     write_atomically(folder / "table.md", lambda path: path.write_text(text))
 
 
-def _section(arms):
+def section(arms):
     run = Run(**next(iter(arms.values()))[0]["config"])
     images = "all images" if run.limit is None else f"{run.limit} images"
     counts = sorted({len(records) for records in arms.values()})
@@ -87,11 +87,11 @@ def _accuracies(arms, attack):
         paper = ()
         if attack == "fgsm" and run.model != "fc":
             paper = PAPER_ACCURACIES.get((run.dataset, run.arm, run.adversarial), ())
-        cells = [_percent(column) for column in values.T]
+        cells = [percent(column) for column in values.T]
         for index, value in enumerate(paper):
             cells[index] += f" ({value:.2f})"
         rows.append([label, *cells])
-    return _markdown(heading, rows)
+    return markdown(heading, rows)
 
 
 def _weights(arms):
@@ -116,10 +116,10 @@ def _weights(arms):
                 *(label, f"{tightness:.4f}", f"{smallest:.3f} to {largest:.3f}"),
                 " / ".join(f"{100 * share:.1f}" for share in near),
                 *(f"{norm:.2f}", f"{bound:.4g}"),
-                *map(_percent, certified),
+                *map(percent, certified),
             ]
         )
-    return _markdown(heading, rows)
+    return markdown(heading, rows)
 
 
 def _dimensions(arms):
@@ -144,15 +144,15 @@ def _dimensions(arms):
             if index < len(paper):
                 cell += " ({} / {})".format(*paper[index])
             rows[index].append(cell)
-    return _markdown(heading, rows)
+    return markdown(heading, rows)
 
 
-def _percent(values):
+def percent(values):
     text = f"{100 * np.mean(values):.2f}"
     return text if len(values) == 1 else f"{text} ± {100 * np.std(values, ddof=1):.2f}"
 
 
-def _markdown(heading, rows):
+def markdown(heading, rows):
     lines = [heading, ["---"] * len(heading), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

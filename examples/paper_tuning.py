@@ -49,13 +49,13 @@ _SMALL_IMAGES = _fully_connected(
     rates=(0.05, 0.2),
     decays=(5e-4, 2e-3, 5e-3, 1e-2),
     sgd_rates=(0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5),
-    maxmin_rates=(0.05, 0.1),
+    maxmin_rates=(0.02, 0.05),
 )
 _LARGE_IMAGES = _fully_connected(
     rates=(0.05, 0.1),
     decays=(2e-3, 5e-3, 1e-2, 2e-2),
     sgd_rates=(0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2),
-    maxmin_rates=(0.01, 0.03),
+    maxmin_rates=(0.005, 0.015),
 )
 _FRAMES = _grid((0.05, 0.1), {"beta": 3e-4}, {"beta": 0.1})
 _WIDE_RESNET = {
