@@ -81,6 +81,7 @@ def make_parser():
     add("--attacked", type=int, help="try the attack in many steps on this many images only")
     add("--tune", action="store_true", help="try settings for every arm on the validation images")
     add("--tuned", type=Path, help="use the best settings for each arm in this `tuning.jsonl`")
+    add("--rate-scale", type=float, default=1.0, help="multiplies rates that --tuned has found")
     add("--verbose", type=int, default=1, choices=(0, 1, 2), help="as in `fit`")
     training = parser.add_argument_group("training")
     training.add_argument("--epochs", type=int)
@@ -136,8 +137,12 @@ def plan(options):
     ]
     if options.tuned is None:
         return runs
+    # Wider networks diverge at smaller rates than those that were tuned.
+    scale = options.rate_scale
+    check_number("rate_scale", scale, "a positive number", lambda value: value > 0)
     tuned = [paper_tuning.best(options.tuned, run) for run in runs]
-    return [paper_tuning.with_setting(run, setting) for run, setting in zip(runs, tuned)]
+    scaled = [{**each, "learning_rate": scale * each["learning_rate"]} for each in tuned]
+    return [paper_tuning.with_setting(run, setting) for run, setting in zip(runs, scaled)]
 
 
 def given(options, names):

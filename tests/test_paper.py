@@ -327,6 +327,8 @@ def test_the_best_setting_on_the_validation_images_is_used(tmp_path, monkeypatch
     assert records[0]["score"] > records[1]["score"]
     (run,) = plan(*small, "--tuned", str(tuned))
     assert run.training["learning_rate"] == 0.1 and run.builder["weight_decay"] == 1e-3
+    (run,) = plan(*small, "--tuned", str(tuned), "--rate-scale", "0.5")
+    assert run.training["learning_rate"] == 0.05 and run.builder["weight_decay"] == 1e-3
     tuned.write_text(tuned.read_text().splitlines()[0] + "\n")
     with pytest.raises(ValueError, match=r"All 2 settings of sgd-wd.*Received: 1 in"):
         plan(*small, "--tuned", str(tuned))
