@@ -26,7 +26,7 @@ def _constraints(results):
     contestants = dict.fromkeys(name for rows in found.values() for name in rows)
     return [
         {
-            "step (tightness after it all)": contestant,
+            "step (tightness at the end)": contestant,
             **{
                 constraint.BENCHMARKS[name].name: _cell(rows.get(contestant))
                 for name, rows in found.items()

@@ -51,7 +51,7 @@ def wide_resnet(
             scale fit to the strides); weight decay on the classifier alone.
             `"parseval"`: the residual sums are convex too (`kp.ConvexAdd`).
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`.
-        rows: How many output units take part in each step.
+        rows: How many units of a layer take part in each step.
         unbiased: Whether `beta` makes up for the rows left out.
         dropout: Rate of the dropout between the two convolutions of a block.
         weight_decay: Factor of the weights in the update of SGD, before the
@@ -133,7 +133,7 @@ def fully_connected(
             are no sums here.
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. The
             paper does not tell the value for these networks.
-        rows: How many output units take part in each step.
+        rows: How many units of a layer take part in each step.
         unbiased: Whether `beta` makes up for the rows left out.
         weight_decay: As in `kp.models.wide_resnet`.
         normalization: `None`, or `"batch"` for batch normalisation.

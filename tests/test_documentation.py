@@ -63,19 +63,30 @@ def test_no_other_file_imports_a_backend_by_name():
         allowed = {"keras", "numpy", "rich", "keras_parseval"}  # rich comes with Keras
         if path.parent.name == "plots":
             allowed |= {"matplotlib"}
-        assert imported_names(path) <= allowed, path
-        assert "keras.src" not in path.read_text()
+        packages = {name.split(".")[0] for name in imported_modules(path)}
+        assert packages - set(sys.stdlib_module_names) <= allowed, path
 
 
-def imported_names(path):
-    """The packages a file imports, other than those of Python itself."""
+@pytest.mark.parametrize("folder", ["keras_parseval", "examples", "benchmarks"])
+def test_nothing_private_of_keras_is_imported(folder):
+    paths = list((ROOT / folder).rglob("*.py"))
+    assert paths
+    for path in paths:
+        private = [name for name in imported_modules(path) if name.startswith("keras.src")]
+        assert private == [], path
+        # Reached as an attribute, it would not be imported by name.
+        assert "keras.src" not in path.read_text(), path
+
+
+def imported_modules(path):
+    """The modules a file imports, and those it imports names from."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add(node.module.split(".")[0])
-    return names - set(sys.stdlib_module_names)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def test_importing_the_package_loads_no_other_backend():
