@@ -128,6 +128,6 @@ BENCHMARKS = {
         "a small convnet (batch 64)", networks.small_convnet, CONVOLUTIONS, 64, 10, 15
     ),
     "constraint_wrn_16_4": Constraint(
-        "WRN-16-4 (batch 64)", networks.wide_resnet, CONVOLUTIONS, 64, 3, 7
+        "WRN-16-4 (batch 64)", networks.wide_resnet, CONVOLUTIONS, 64, 3, 5
     ),
 }

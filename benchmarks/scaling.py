@@ -33,7 +33,10 @@ class Scaling:
         contestants |= {share: kp.ParsevalTightFrame(rows=share, unbiased=True) for share in SHARES}
         runs = {name: _timed(function, kernel) for name, function in contestants.items()}
         times = interleave(runs, self.rounds)
-        seconds = {name: statistics.median(each) for name, each in times.items()}
+        seconds = {
+            name: statistics.median(each.processors for each in rounds)
+            for name, rounds in times.items()
+        }
         speed = 2 * width**3 / seconds["product"]
         for share in SHARES:
             operations = 4 * round(share * width) ** 2 * width

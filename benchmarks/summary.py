@@ -49,6 +49,7 @@ def _attacks(results):
             "to": results[name][0]["contestant"],
             "ratio": f"{row['ratio']:.2f}",
             "quartiles": row["quartiles"],
+            "by the clock": f"{row['by the clock']:.2f}",
         }
         for name in names
         for row in results[name][1:]

@@ -1,5 +1,6 @@
 """The one file that names a backend: gradients with respect to inputs, and compilation."""
 
+import contextlib
 import functools
 import weakref
 
@@ -98,10 +99,7 @@ def _compile(model_reference, function, jit_compile):
         import tensorflow as tf
 
         run = functools.partial(run, None)
-        # On a processor TensorFlow's own convolutions, and their gradients, take half the time of
-        # XLA's, or a fifth inside a loop; other layers take about as long.
-        devices = {device.device_type for device in tf.config.list_logical_devices()}
-        jit_compile = bool(jit_compile) and devices != {"CPU"}
+        jit_compile = bool(jit_compile) and not _attacks_without_xla()
         return tf.function(run, jit_compile=jit_compile, autograph=False)
     if _BACKEND == "jax":
         import jax
@@ -114,6 +112,36 @@ def _compile(model_reference, function, jit_compile):
     return torch.no_grad()(functools.partial(run, None))
 
 
+def _attacks_without_xla():
+    """Whether attacks are compiled by TensorFlow alone, for processors.
+
+    Its own convolutions, and their gradients, take half the time of XLA's there, or a fifth inside
+    a loop; other layers take about as long.
+    """
+    import tensorflow as tf
+
+    return {device.device_type for device in tf.config.list_logical_devices()} == {"CPU"}
+
+
+def _trains_with_xla_alone(model):
+    """Whether XLA is to compile the model's own training step, and not the attack before it."""
+    if _BACKEND != "tensorflow" or not model.jit_compile or not _attacks_without_xla():
+        return False
+    # A part of a step that runs on several replicas cannot be compiled.
+    return model.distribute_strategy.num_replicas_in_sync == 1
+
+
+@contextlib.contextmanager
+def attack_outside_xla(model):
+    """Within this context, the functions that Keras makes leave XLA to `wrap_train_step`."""
+    jit_compile = model.jit_compile
+    model.jit_compile = jit_compile and not _trains_with_xla_alone(model)
+    try:
+        yield
+    finally:
+        model.jit_compile = jit_compile
+
+
 def wrap_train_step(model, attack_batch):
     """A training step that lets `attack_batch` change the data and then runs the model's own.
 
@@ -123,6 +151,12 @@ def wrap_train_step(model, attack_batch):
             have their current values, and cannot be changed.
     """
     train_step = model.train_step
+    if _trains_with_xla_alone(model):
+        import tensorflow as tf
+
+        train_step = tf.function(
+            train_step, jit_compile=True, reduce_retracing=True, autograph=False
+        )
     if _BACKEND != "jax":
 
         def attacked_step(data):

@@ -5,7 +5,11 @@ import numpy as np
 from keras import ops
 
 from keras_parseval._attack_checks import check_inputs, check_labels_given
-from keras_parseval._backend import keep_weights_on_error, wrap_train_step
+from keras_parseval._backend import (
+    attack_outside_xla,
+    keep_weights_on_error,
+    wrap_train_step,
+)
 from keras_parseval._validation import check_integer, check_number
 from keras_parseval.attacks import FGSM, GradientAttack
 from keras_parseval.classifier import Classifier
@@ -146,7 +150,7 @@ class AdversarialTraining(keras.callbacks.Callback):
     def _make_attacked_function(self):
         model = self.model
         attacked_step = wrap_train_step(model, self._attack_batch())
-        with _train_step(model, attacked_step):
+        with _train_step(model, attacked_step), attack_outside_xla(model):
             model.make_train_function(force=True)
         train_function = keep_weights_on_error(model, model.train_function)
         model.train_function = self._plain_function
