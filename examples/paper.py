@@ -25,6 +25,7 @@ import data
 import keras
 import paper_recipes
 import paper_report
+import paper_suspects
 import paper_training
 import paper_tuning
 
@@ -39,7 +40,7 @@ def main(arguments=None):
         dataset = data.load(options.dataset, options.data_dir, options.limit, options.full)
         paper_recipes.build(runs[0], dataset)
         folder = prepare_folder(options.out)
-        if not options.tune:
+        if not (options.tune or options.suspects):
             check_folder(folder, runs)
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         # Whatever is wrong is found out before any training.
@@ -47,6 +48,9 @@ def main(arguments=None):
     make_deterministic()
     if options.tune:
         paper_tuning.tune(runs, dataset, folder, options.verbose)
+        return
+    if options.suspects:
+        paper_suspects.try_all(runs, dataset, folder, options.verbose)
         return
     for number, run in enumerate(runs, start=1):
         if run.name in paper_report.read_runs(folder):
@@ -81,6 +85,7 @@ def make_parser():
     add("--attacked", type=int, help="try the attack in many steps on this many images only")
     add("--tune", action="store_true", help="try settings for every arm on the validation images")
     add("--tuned", type=Path, help="use the best settings for each arm in this `tuning.jsonl`")
+    add("--suspects", action="store_true", help="try what the results may hang on, the same way")
     add("--rate-scale", type=float, default=1.0, help="multiplies rates that --tuned has found")
     add("--verbose", type=int, default=1, choices=(0, 1, 2), help="as in `fit`")
     training = parser.add_argument_group("training")

@@ -160,13 +160,13 @@ def recipe(dataset, model):
 def build(run, dataset):
     """The model of a run, uncompiled, for a `data.Dataset`."""
     builder, _ = parse_model(run.model)
-    return getattr(kp.models, builder)(
-        input_shape=dataset.input_shape,
-        classes=dataset.classes,
-        mean=dataset.mean,
-        std=dataset.std,
-        **run.builder,
-    )
+    told_by_data = {
+        "input_shape": dataset.input_shape,
+        "classes": dataset.classes,
+        "mean": dataset.mean,
+        "std": dataset.std,
+    }
+    return getattr(kp.models, builder)(**(told_by_data | run.builder))
 
 
 def learning_rate(run, epoch):

@@ -23,7 +23,6 @@ def execute(run, dataset, folder, checkpoint, verbose):
     Returns:
         What there is to say of the run, as plain data.
     """
-    keras.utils.set_random_seed(run.seed)
     model = compile_model(run, dataset)
     history, seconds = train(run, dataset, model, checkpoint, verbose)
     started = time.perf_counter()
@@ -41,6 +40,8 @@ def execute(run, dataset, folder, checkpoint, verbose):
 
 
 def compile_model(run, dataset):
+    """The model of a run, with the initial weights of its seed."""
+    keras.utils.set_random_seed(run.seed)
     model = paper_recipes.build(run, dataset)
     model.compile(
         paper_recipes.optimizer(run),

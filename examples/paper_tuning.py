@@ -87,15 +87,28 @@ def tune(runs, dataset, folder, verbose):
             varied = with_setting(run, setting)
             if varied.to_dict() in [record["config"] for record in read(path)]:
                 continue
-            record = _try(varied, dataset, folder, verbose)
-            _append(path, {"setting": setting, **record})
+            record = try_out(varied, dataset, folder, verbose)
+            append(path, {"setting": setting, **record})
             print(f"{run.name} {setting}: {record['score']:.4f}")
 
 
-def _try(run, dataset, folder, verbose):
-    checkpoint = folder / "checkpoints" / f"tuning-{run.name}.npz"
+def try_out(run, dataset, folder, verbose, change=lambda model: None):
+    """Train once, and measure on the validation images.
+
+    Args:
+        run: The run.
+        dataset: Its data.
+        folder: Where to keep what is not finished.
+        verbose: As in `fit`.
+        change: Called on the compiled model, before training.
+
+    Returns:
+        What there is to say of the trial, as plain data.
+    """
+    checkpoint = folder / "checkpoints" / f"trial-{run.name}.npz"
     checkpoint.unlink(missing_ok=True)
     model = paper_training.compile_model(run, dataset)
+    change(model)
     history, seconds = paper_training.train(run, dataset, model, checkpoint, verbose)
     checkpoint.unlink()
     record = {"name": run.name, "config": run.to_dict(), "seconds": seconds}
@@ -114,7 +127,8 @@ def read(path):
     return [json.loads(line) for line in lines]
 
 
-def _append(path, record):
+def append(path, record):
+    """Add a line, so that the file is never seen half-written."""
     text = "".join(json.dumps(each) + "\n" for each in [*read(path), record])
     paper_training.write_atomically(path, lambda unfinished: unfinished.write_text(text))
 

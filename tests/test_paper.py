@@ -26,9 +26,10 @@ pytestmark = pytest.mark.skipif(
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 sys.path.insert(0, str(EXAMPLES))
-data, paper, paper_recipes, paper_report, paper_training, paper_tuning = map(
-    importlib.import_module,
-    ("data", "paper", "paper_recipes", "paper_report", "paper_training", "paper_tuning"),
+data, paper = map(importlib.import_module, ("data", "paper"))
+paper_recipes, paper_report, paper_suspects, paper_training, paper_tuning = (
+    importlib.import_module(f"paper_{part}")
+    for part in ("recipes", "report", "suspects", "training", "tuning")
 )
 
 # Where a command is killed, steps are small, so that it can be in the middle of an epoch.
@@ -332,6 +333,51 @@ def test_the_best_setting_on_the_validation_images_is_used(tmp_path, monkeypatch
     tuned.write_text(tuned.read_text().splitlines()[0] + "\n")
     with pytest.raises(ValueError, match=r"All 2 settings of sgd-wd.*Received: 1 in"):
         plan(*small, "--tuned", str(tuned))
+
+
+def test_suspects_are_tried_one_at_a_time(tmp_path):
+    small = ["--units", "16", "--limit", "200", "--epochs", "1", "--adversarial", "no"]
+    small += ["--arms", "sgd-wd", "parseval", "--attacked", "20"]
+    for _ in range(2):  # The second finds everything done.
+        paper.main([*small, "--suspects", "--verbose", "0", "--out", str(tmp_path)])
+    tried = paper_tuning.read(tmp_path / "suspects.jsonl")
+    for run in plan(*small):
+        mine = {each["suspect"]: each["config"] for each in tried if each["name"] == run.name}
+        assert len(mine) == (4 if run.arm == "sgd-wd" else 6)
+        assert mine["learning rate never dropped"]["training"]["drops"] == []
+        assert mine["batch normalisation"]["builder"]["normalization"] == "batch"
+        for name, config in mine.items():
+            suspect, same = paper_suspects.SUSPECTS[name], run.to_dict()
+            same["builder"] |= suspect.builder
+            same["training"] |= suspect.training
+            assert config == same
+    assert len({(each["name"], each["suspect"]) for each in tried}) == len(tried) == 10
+
+
+def test_suspects_change_what_they_say():
+    dataset = data.load("digits", limit=10)
+    vanilla, parseval = plan("--adversarial", "no", "--arms", "sgd-wd", "parseval", "--units", "64")
+
+    def changed(run, name):
+        suspect = paper_suspects.SUSPECTS[name]
+        model = paper_training.compile_model(suspect.applied_to(run), dataset)
+        suspect.change(model)
+        return model, kp.singular_values(model)
+
+    model, values = changed(vanilla, "started on a frame")
+    assert all(np.allclose(values[f"hidden{layer}"], 1, atol=1e-4) for layer in (1, 2, 3, 4))
+    second, third = (model.get_layer(f"hidden{layer}").kernel.numpy() for layer in (2, 3))
+    assert np.abs(second - third).max() > 0.1
+    assert model.get_layer("hidden1").kernel.constraint is None
+    model, values = changed(parseval, "not started on a frame")
+    assert all(np.ptp(values[f"hidden{layer}"]) > 1 for layer in (1, 2, 3, 4))
+    assert model.get_layer("hidden1").kernel.constraint is not None
+    model, values = changed(parseval, "classifier held at 3")
+    assert np.allclose(values["logits"], 3, atol=1e-4)
+    assert model.get_layer("logits").kernel.constraint.layout.scale == 3 and model.losses == []
+    model, _ = changed(parseval, "pixels not normalised")
+    normalise = model.get_layer("normalise")
+    assert np.allclose(normalise(dataset.test[0]), dataset.test[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(

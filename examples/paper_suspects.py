@@ -1,0 +1,87 @@
+"""What a result of the paper's experiments may hang on: one thing is changed at a time.
+
+Every arm starts from its best setting. Each suspect changes one thing about the network or its
+training, and nothing else; the outcome is measured on the validation images, as in tuning.
+"""
+
+import dataclasses
+
+import keras
+import paper_tuning
+
+import keras_parseval as kp
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+    """One change.
+
+    Args:
+        arms: How the names of the arms begin that it can be tried on.
+        builder: Other arguments of the model's builder.
+        training: Another way to train.
+        change: Called on the compiled model, before training.
+    """
+
+    arms: tuple = ("sgd-wd", "parseval")
+    builder: dict = dataclasses.field(default_factory=dict)
+    training: dict = dataclasses.field(default_factory=dict)
+    change: object = lambda model: None
+
+    def applied_to(self, run):
+        """The run with the change, but for what is done to the model."""
+        builder, training = run.builder | self.builder, run.training | self.training
+        return dataclasses.replace(run, builder=builder, training=training)
+
+
+def start_elsewhere(initializer):
+    """Give all hidden kernels other initial values, each from an initializer of its own."""
+
+    def change(model):
+        for layer in _dense_layers(model)[:-1]:
+            layer.kernel.assign(initializer()(layer.kernel.shape))
+
+    return change
+
+
+def hold_classifier(scale):
+    """Hold the classifier at a scale, in place of its weight decay."""
+
+    def change(model):
+        kernel = _dense_layers(model)[-1].kernel
+        kernel.assign(kp.TightFrame(scale=scale)(kernel.shape))
+        kernel.constraint = kp.ParsevalTightFrame(beta=0.1, scale=scale)
+        kernel.regularizer = None
+
+    return change
+
+
+def _dense_layers(model):
+    return [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
+
+
+SUSPECTS = {
+    "pixels not normalised": Suspect(builder={"mean": 0.0, "std": 1.0}),
+    "batch normalisation": Suspect(builder={"normalization": "batch"}),
+    "learning rate never dropped": Suspect(training={"drops": []}),
+    "started on a frame": Suspect(("sgd",), change=start_elsewhere(kp.TightFrame)),
+    "not started on a frame": Suspect(
+        ("parseval",), change=start_elsewhere(keras.initializers.HeNormal)
+    ),
+    "classifier held at 1": Suspect(("parseval",), change=hold_classifier(1.0)),
+    "classifier held at 3": Suspect(("parseval",), change=hold_classifier(3.0)),
+}
+
+
+def try_all(runs, dataset, folder, verbose):
+    """Try every suspect on every run that it fits, and add a line to `suspects.jsonl` for each."""
+    path = folder / "suspects.jsonl"
+    for run in runs:
+        for name, suspect in SUSPECTS.items():
+            known = [(each["suspect"], each["name"]) for each in paper_tuning.read(path)]
+            if not run.arm.startswith(suspect.arms) or (name, run.name) in known:
+                continue
+            varied = suspect.applied_to(run)
+            record = paper_tuning.try_out(varied, dataset, folder, verbose, suspect.change)
+            paper_tuning.append(path, {"suspect": name, **record})
+            print(f"{run.name}, {name}: {record['score']:.4f}")
