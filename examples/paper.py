@@ -141,6 +141,11 @@ def plan(options):
         for arm in dict.fromkeys(chosen)
     ]
     if options.tuned is None:
+        if options.suspects:
+            raise ValueError(
+                "`--suspects` changes the best setting of each arm; name the `tuning.jsonl` that "
+                "has it. Received: --suspects without --tuned"
+            )
         return runs
     # Wider networks diverge at smaller rates than those that were tuned.
     scale = options.rate_scale

@@ -178,11 +178,24 @@ def covariance_dimension(record):
 
 def write_figures(folder, group, dataset):
     """Draw all figures of a group of runs; of several seeds the first, save for the accuracies."""
-    # No window: figures go to files.
-    plt.switch_backend("Agg")
     arms = grouped(folder)[group]
-    first = {label: records[0] for label, records in arms.items()}
     draw = Drawing(folder / "figures", group)
+    draw_records(arms, draw)
+    models = {
+        label: keras.models.load_model(folder / "models" / f"{records[0]['name']}.keras")
+        for label, records in arms.items()
+    }
+    draw("singular-values", kp.plots.singular_values(models).figure)
+    x, y = (array[:8] for array in dataset.test)
+    attack = kp.FGSM(kp.epsilon_for_snr(x, GRID_LEVEL), labels="true")
+    for label, model in models.items():
+        grid = kp.plots.adversarial_grid(model, x, attack(model, x, y), y)
+        draw(f"adversarial-{label}", grid[0, 0].figure)
+
+
+def draw_records(arms, draw):
+    """Draw what the records tell: accuracies, learning curves, dimensions."""
+    first = {label: records[0] for label, records in arms.items()}
     for attack in ("fgsm", "iterated"):
         results = {label: robust_accuracy(records, attack) for label, records in arms.items()}
         draw(f"snr-{attack}", kp.plots.accuracy_against_snr(results).figure)
@@ -193,25 +206,17 @@ def write_figures(folder, group, dataset):
     if all("covariance_dimension" in record["results"] for record in first.values()):
         dimensions = {label: covariance_dimension(record) for label, record in first.items()}
         draw("covariance-dimension", kp.plots.covariance_dimension(dimensions).figure)
-    models = {
-        label: keras.models.load_model(folder / "models" / f"{record['name']}.keras")
-        for label, record in first.items()
-    }
-    draw("singular-values", kp.plots.singular_values(models).figure)
-    x, y = (array[:8] for array in dataset.test)
-    attack = kp.FGSM(kp.epsilon_for_snr(x, GRID_LEVEL), labels="true")
-    for label, model in models.items():
-        grid = kp.plots.adversarial_grid(model, x, attack(model, x, y), y)
-        draw(f"adversarial-{label}", grid[0, 0].figure)
 
 
 class Drawing:
     """Saves figures as PNG, under names that begin with the group's."""
 
-    def __init__(self, folder, group):
+    def __init__(self, folder, group, dpi=120):
+        # No window: figures go to files.
+        plt.switch_backend("Agg")
         folder.mkdir(exist_ok=True)
-        self.folder, self.group = folder, group
+        self.folder, self.group, self.dpi = folder, group, dpi
 
     def __call__(self, name, figure):
-        figure.savefig(self.folder / f"{self.group}-{name}.png", dpi=120)
+        figure.savefig(self.folder / f"{self.group}-{name}.png", dpi=self.dpi)
         plt.close(figure)

@@ -20,17 +20,23 @@ class Suspect:
         arms: How the names of the arms begin that it can be tried on.
         builder: Other arguments of the model's builder.
         training: Another way to train.
+        rate: Factor on the learning rate.
+        decay: Factor on the weight decay.
         change: Called on the compiled model, before training.
     """
 
     arms: tuple = ("sgd-wd", "parseval")
     builder: dict = dataclasses.field(default_factory=dict)
     training: dict = dataclasses.field(default_factory=dict)
+    rate: float = 1.0
+    decay: float = 1.0
     change: object = lambda model: None
 
     def applied_to(self, run):
         """The run with the change, but for what is done to the model."""
         builder, training = run.builder | self.builder, run.training | self.training
+        training["learning_rate"] *= self.rate
+        builder["weight_decay"] *= self.decay
         return dataclasses.replace(run, builder=builder, training=training)
 
 
@@ -64,6 +70,8 @@ SUSPECTS = {
     "pixels not normalised": Suspect(builder={"mean": 0.0, "std": 1.0}),
     "batch normalisation": Suspect(builder={"normalization": "batch"}),
     "learning rate never dropped": Suspect(training={"drops": []}),
+    "twice the learning rate": Suspect(rate=2.0),
+    "three times the weight decay": Suspect(decay=3.0),
     "started on a frame": Suspect(("sgd",), change=start_elsewhere(kp.TightFrame)),
     "not started on a frame": Suspect(
         ("parseval",), change=start_elsewhere(keras.initializers.HeNormal)

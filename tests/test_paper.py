@@ -335,28 +335,43 @@ def test_the_best_setting_on_the_validation_images_is_used(tmp_path, monkeypatch
         plan(*small, "--tuned", str(tuned))
 
 
-def test_suspects_are_tried_one_at_a_time(tmp_path):
+def test_suspects_are_tried_from_the_best_setting_on(tmp_path, monkeypatch):
     small = ["--units", "16", "--limit", "200", "--epochs", "1", "--adversarial", "no"]
-    small += ["--arms", "sgd-wd", "parseval", "--attacked", "20"]
+    small += ["--arms", "sgd-wd", "--attacked", "20", "--verbose", "0", "--out", str(tmp_path)]
+    setting = {"learning_rate": 0.1, "weight_decay": 1e-3}
+    monkeypatch.setattr(paper_tuning, "settings_of", lambda run: [setting])
+    names = ["classifier held at 1", "started on a frame", "twice the learning rate"]
+    chosen = {name: paper_suspects.SUSPECTS[name] for name in names}
+    monkeypatch.setattr(paper_suspects, "SUSPECTS", chosen)
+    paper.main([*small, "--tune"])
     for _ in range(2):  # The second finds everything done.
-        paper.main([*small, "--suspects", "--verbose", "0", "--out", str(tmp_path)])
+        paper.main([*small, "--suspects", "--tuned", str(tmp_path / "tuning.jsonl")])
     tried = paper_tuning.read(tmp_path / "suspects.jsonl")
-    for run in plan(*small):
-        mine = {each["suspect"]: each["config"] for each in tried if each["name"] == run.name}
-        assert len(mine) == (4 if run.arm == "sgd-wd" else 6)
-        assert mine["learning rate never dropped"]["training"]["drops"] == []
-        assert mine["batch normalisation"]["builder"]["normalization"] == "batch"
-        for name, config in mine.items():
-            suspect, same = paper_suspects.SUSPECTS[name], run.to_dict()
-            same["builder"] |= suspect.builder
-            same["training"] |= suspect.training
-            assert config == same
-    assert len({(each["name"], each["suspect"]) for each in tried}) == len(tried) == 10
+    assert [each["suspect"] for each in tried] == names[1:]
+    assert [each["config"]["training"]["learning_rate"] for each in tried] == [0.1, 0.2]
+    assert all(each["config"]["builder"]["weight_decay"] == 1e-3 for each in tried)
+    assert all(each["validation"]["examples"] == 20 for each in tried)
+
+
+@pytest.mark.parametrize("name", list(paper_suspects.SUSPECTS))
+def test_a_suspect_changes_one_thing(name):
+    (run,) = plan("--adversarial", "no", "--arms", "parseval", "--weight-decay", "1e-3")
+    suspect = paper_suspects.SUSPECTS[name]
+    new, old = suspect.applied_to(run).to_dict(), run.to_dict()
+    changed = []
+    for part in ("builder", "training"):
+        ours, before = new.pop(part), old.pop(part)
+        changed += [key for key in ours if ours[key] != before.get(key)]
+    assert new == old
+    # The pixels are normalised by two numbers.
+    assert len(changed) <= 1 or changed == ["mean", "std"]
+    assert bool(changed) != ("frame" in name or "held" in name)
 
 
 def test_suspects_change_what_they_say():
     dataset = data.load("digits", limit=10)
-    vanilla, parseval = plan("--adversarial", "no", "--arms", "sgd-wd", "parseval", "--units", "64")
+    small = ["--adversarial", "no", "--units", "64", "--weight-decay", "1e-3"]
+    vanilla, parseval = plan(*small, "--arms", "sgd-wd", "parseval")
 
     def changed(run, name):
         suspect = paper_suspects.SUSPECTS[name]
@@ -395,6 +410,7 @@ def test_suspects_change_what_they_say():
         (["--dropout", "0.3"], "fc has no dropout; leave the option out"),
         (["--model", "wrn-10-1", "--units", "3"], "wrn-10-1 has no units; leave the option out"),
         (["--dataset", "mnist", "--data-dir", "nowhere"], "must hold mnist.*tfds build mnist"),
+        (["--suspects"], "name the `tuning.jsonl`.*Received: --suspects without --tuned"),
         (["--out", f"{__file__}/results"], "`--out` must be a directory that can be written to"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
