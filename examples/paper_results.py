@@ -1,0 +1,262 @@
+"""Makes `RESULTS.md`, and the figures of the trials, from the lines of JSON in `results/`.
+
+    python examples/paper_results.py
+
+The words are in `results/text.md`. What stands there in double braces is the name of a function of
+this file and its arguments, and is replaced by what the function makes of the lines: no measured
+figure is written by hand.
+"""
+
+import re
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import paper_report
+import paper_tuning
+from paper_recipes import PAPER_ACCURACIES, Run
+from paper_report import Drawing, markdown, percent
+from PIL import Image
+
+import keras_parseval as kp
+
+FOLDER = Path(__file__).parent / "results"
+PAGE = Path(__file__).parent / "RESULTS.md"
+FIELD = re.compile(r"\{\{(.*?)\}\}")
+
+
+def main():
+    results = Results(FOLDER)
+    PAGE.write_text(results.render((FOLDER / "text.md").read_text()))
+    for group in dict.fromkeys(Run(**trial["config"]).group for trial in results.trials):
+        draw = Drawing(FOLDER / "figures", group, dpi=80)
+        if group in results.groups:
+            paper_report.draw_records(results.groups[group], draw)
+        results.draw_trials(group, draw)
+    for path in (FOLDER / "figures").glob("*.png"):
+        # So many colours are enough for a chart, and take a third of the space.
+        Image.open(path).convert("RGB").quantize(64).save(path, optimize=True)
+    print(f"Wrote {PAGE}")
+
+
+class Results:
+    """What can be told of the runs and trials in a folder.
+
+    Args:
+        folder: Where `runs.jsonl`, `tuning.jsonl` and `suspects.jsonl` are.
+    """
+
+    def __init__(self, folder):
+        self.groups = paper_report.grouped(folder)
+        self.trials = paper_tuning.read(folder / "tuning.jsonl")
+        self.suspects_tried = paper_tuning.read(folder / "suspects.jsonl")
+
+    def render(self, text):
+        """The text with every field replaced."""
+        return FIELD.sub(self._field, text)
+
+    def _field(self, match):
+        name, *arguments = match.group(1).split()
+        if name not in FUNCTIONS:
+            raise ValueError(
+                f"A field must begin with one of {', '.join(FUNCTIONS)}. Received: {match.group()}"
+            )
+        return str(FUNCTIONS[name](self, *arguments))
+
+    def records(self, group, label):
+        """The runs of an arm, one for each seed."""
+        try:
+            return self.groups[group][label]
+        except KeyError:
+            known = {group: list(arms) for group, arms in self.groups.items()}
+            raise ValueError(
+                f"There must be runs of what the text tells of. Received: {group} {label}, where "
+                f"there are {known}"
+            ) from None
+
+    def accuracies(self, group, label, attack, level):
+        """The accuracy at a level, or `clean`, of each seed."""
+        results = [record["results"][attack] for record in self.records(group, label)]
+        if level == "clean":
+            return [each["clean"] for each in results]
+        return [each["accuracies"][each["levels"].index(float(level))] for each in results]
+
+    def accuracy(self, *where):
+        """In %, with the standard deviation between seeds."""
+        return percent(self.accuracies(*where))
+
+    def gain(self, group, label, other, attack, level):
+        """How many points one arm is above another."""
+        mine, theirs = (
+            np.mean(self.accuracies(group, arm, attack, level)) for arm in (label, other)
+        )
+        return f"{100 * (mine - theirs):+.2f}"
+
+    def certified(self, group, label):
+        """The accuracies that are certain."""
+        found = [record["results"]["certified"] for record in self.records(group, label)]
+        values = zip(found[0]["levels"], zip(*(each["accuracies"] for each in found)))
+        return ", ".join(f"{percent(each)}% at {level:g}" for level, each in values)
+
+    def near(self, group, label):
+        """The smallest share of singular values near their target, over layers and seeds, in %."""
+        spectra = [each["results"]["singular_values"] for each in self.records(group, label)]
+        return f"{100 * min(min(each['near_target'].values()) for each in spectra):.1f}"
+
+    def bound(self, group, label):
+        """The mean Lipschitz bound."""
+        bounds = [each["results"]["lipschitz_bound"] for each in self.records(group, label)]
+        return f"{np.mean(bounds):,.0f}" if np.mean(bounds) > 100 else f"{np.mean(bounds):.1f}"
+
+    def epochs(self, group, label, accuracy):
+        """After how many epochs the first seed's validation accuracy, in %, is reached."""
+        curve = self.records(group, label)[0]["history"]["val_accuracy"]
+        reached = [epoch for epoch, value in enumerate(curve, 1) if 100 * value >= float(accuracy)]
+        return reached[0] if reached else "never"
+
+    def validation(self, group, label, epoch):
+        """The first seed's validation accuracy after an epoch, in %; `-1` is the last."""
+        curve = self.records(group, label)[0]["history"]["val_accuracy"]
+        return f"{100 * curve[int(epoch) - (int(epoch) > 0)]:.1f}"
+
+    def seeds(self, group, label):
+        return len(self.records(group, label))
+
+    def table(self, group):
+        """Everything that was measured of a group of runs."""
+        if group not in self.groups:
+            raise ValueError(f"There must be runs of {group}, where there are {list(self.groups)}")
+        return paper_report.section(self.groups[group])
+
+    def paper(self, dataset, arm, kind, level):
+        """An accuracy of the paper, in %; the kind is `plain`, or `da` for adversarial training."""
+        levels = ("clean", "50", "45", "40", "33")
+        return f"{PAPER_ACCURACIES[dataset, arm, kind == 'da'][levels.index(level)]:.2f}"
+
+    def tried(self, group):
+        """The trials of a group, by label."""
+        return _by_label(self.trials, group)
+
+    def best(self, group, label):
+        """The trial whose setting was chosen for an arm."""
+        return max(self.tried(group)[label], key=lambda trial: trial["score"])
+
+    def trial(self, group, label, number, level):
+        """The validation accuracy, in %, of the first, second, ... trial of an arm."""
+        trial = self.tried(group)[label][int(number) - 1]
+        return _measured(trial)[["clean", *LEVELS].index(level)]
+
+    def settings(self, group):
+        """How many settings were tried for each arm, and which was chosen."""
+        rows = []
+        for label, trials in self.tried(group).items():
+            best = self.best(group, label)
+            rows.append([label, str(len(trials)), *_chosen(best), f"{100 * best['score']:.2f}"])
+        return markdown(["Model", "Tried", *SETTINGS.values(), "Score"], rows)
+
+    def tradeoff(self, group):
+        """Every trial: what it was, and its accuracies on the validation images."""
+        rows = [
+            [label, *_chosen(trial), *_measured(trial)]
+            for label, trials in self.tried(group).items()
+            for trial in trials
+        ]
+        return markdown(["Model", *SETTINGS.values(), "Clean", *LEVELS], rows)
+
+    def suspects(self, group):
+        """Every change that was tried, after the best setting without it."""
+        rows = []
+        for label, trials in _by_label(self.suspects_tried, group).items():
+            rows.append([label, "as tuned", *_measured(self.best(group, label))])
+            rows += [[label, trial["suspect"], *_measured(trial)] for trial in trials]
+        return markdown(["Model", "Changed", "Clean", *LEVELS], rows)
+
+    def draw_trials(self, group, draw):
+        """Clean accuracy against accuracy under attack: a point for each trial, a line for those
+        of an arm that no other of its trials beats in both."""
+        figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
+        for axes, level in zip(panels, DRAWN):
+            for (label, trials), marker in zip(self.tried(group).items(), MARKERS):
+                points = [_point(trial, level) for trial in trials if trial["validation"]]
+                (drawn,) = axes.plot(*zip(*points), marker, label=label, alpha=0.8, ls="")
+                axes.plot(*zip(*_unbeaten(points)), color=drawn.get_color(), lw=1)
+            axes.set(xlabel="clean accuracy", title=f"{level:g} dB, {paper_tuning.STEPS} steps")
+            axes.grid(alpha=0.3)
+        panels[0].set_ylabel("accuracy under attack")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+        draw("trials", figure)
+
+    def versions(self):
+        """With what the runs were made."""
+        found = {tuple(each["versions"].items()) for each in self._all()}
+        return "; ".join(", ".join(f"{name} {v}" for name, v in each) for each in sorted(found))
+
+    def machine(self):
+        """On what they were made: the system, the processor and its cores."""
+        found = {tuple(each["machine"].values()) for each in self._all()}
+        return "; ".join(
+            re.sub("-.*-(.*)-with.*", r", \1", platform) + f", {cores} cores"
+            for platform, cores in sorted(found)
+        )
+
+    def _all(self):
+        return [each for arms in self.groups.values() for runs in arms.values() for each in runs]
+
+
+SETTINGS = {"learning_rate": "Rate", "beta": "Beta", "weight_decay": "Weight decay"}
+LEVELS = [f"{level:g}" for level in paper_tuning.LEVELS]
+DRAWN = (33, 25)
+MARKERS = "osDXv^P"
+
+
+def _by_label(trials, group):
+    found = {}
+    for trial in trials:
+        run = Run(**trial["config"])
+        if run.group == group:
+            found.setdefault(run.label, []).append(trial)
+    return found
+
+
+def _chosen(trial):
+    values = [trial["setting"].get(key) for key in SETTINGS]
+    return ["" if value is None else f"{value:g}" for value in values]
+
+
+def _measured(trial):
+    if trial["validation"] is None:
+        return ["diverged", *("" for _ in paper_tuning.LEVELS)]
+    values = (trial["validation"]["clean"], *trial["validation"]["accuracies"])
+    return [f"{100 * value:.1f}" for value in values]
+
+
+def _point(trial, level):
+    result = kp.RobustAccuracy(**trial["validation"])
+    return result.clean, result.to_dict()[f"snr{level:g}"]
+
+
+def _unbeaten(points):
+    """Those that no other point reaches in both coordinates, in the order of the first."""
+    return [
+        point
+        for point in sorted(set(points))
+        if not any(
+            other != point and other[0] >= point[0] and other[1] >= point[1] for other in points
+        )
+    ]
+
+
+FUNCTIONS = {
+    function.__name__: function
+    for function in (
+        *(Results.accuracy, Results.gain, Results.certified, Results.near, Results.bound),
+        *(Results.epochs, Results.validation, Results.seeds, Results.table, Results.paper),
+        *(Results.trial, Results.settings, Results.tradeoff, Results.suspects),
+        *(Results.versions, Results.machine),
+    )
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The page of results says what the lines of JSON say."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import BACKEND
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+sys.path.insert(0, str(EXAMPLES))
+paper_results, paper_recipes, paper_tuning = map(
+    importlib.import_module, ("paper_results", "paper_recipes", "paper_tuning")
+)
+# The lines are the same on every backend.
+pytestmark = pytest.mark.skipif(BACKEND != "tensorflow", reason="tested on TensorFlow")
+FOLDER = EXAMPLES / "results"
+
+
+@pytest.fixture(scope="module")
+def results():
+    return paper_results.Results(FOLDER)
+
+
+def lines(name):
+    return [json.loads(line) for line in (FOLDER / name).read_text().splitlines()]
+
+
+def test_the_page_is_made_of_the_lines(results):
+    text = (FOLDER / "text.md").read_text()
+    assert results.render(text) == (EXAMPLES / "RESULTS.md").read_text()
+
+
+def test_no_measured_figure_is_written_by_hand():
+    text = (FOLDER / "text.md").read_text()
+    text = re.sub(r"```.*?```|`.*?`|\{\{.*?\}\}", "", text, flags=re.DOTALL)
+    assert re.findall(r"\d+\.\d+", text) == []
+
+
+def test_every_arm_was_tuned_alike_and_trained_with_its_best_setting(results):
+    for group, arms in results.groups.items():
+        tried = results.tried(group)
+        assert set(arms) <= set(tried)
+        assert len({len(trials) for trials in tried.values()}) == 1
+    for record in lines("runs.jsonl"):
+        run = paper_recipes.Run(**record["config"])
+        setting = paper_tuning.best(FOLDER / "tuning.jsonl", run)
+        if run.model == "fc":
+            # Four times as wide as the networks of the trials, and trained at half the rate.
+            setting = setting | {"learning_rate": setting["learning_rate"] / 2}
+        assert paper_tuning.with_setting(run, setting) == run
+
+
+def test_fields_are_what_the_lines_say(results):
+    record = lines("runs.jsonl")[0]
+    run = paper_recipes.Run(**record["config"])
+    same = [
+        each["results"]["iterated"]["accuracies"][3]
+        for each in lines("runs.jsonl")
+        if each["config"] | {"seed": 0} == record["config"] | {"seed": 0}
+    ]
+    field = f"{{{{accuracy {run.group} {run.label} iterated 33}}}}"
+    assert results.render(field).startswith(f"{100 * np.mean(same):.2f}")
+    nothing = f"{{{{gain {run.group} {run.label} {run.label} fgsm clean}}}}"
+    assert results.render(nothing) == "+0.00"
+
+
+@pytest.mark.parametrize(
+    "field, message",
+    [
+        ("{{guess mnist-fc}}", "must begin with one of"),
+        ("{{bound mnist-fc magic}}", "mnist-fc magic"),
+    ],
+)
+def test_what_is_not_there_cannot_be_told(results, field, message):
+    with pytest.raises(ValueError, match=message):
+        results.render(field)
