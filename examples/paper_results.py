@@ -1,10 +1,10 @@
-"""Makes `RESULTS.md`, and the figures of the trials, from the lines of JSON in `results/`.
+"""Makes `RESULTS.md`, and its figures, from the lines of JSON in `results/`.
 
     python examples/paper_results.py
 
 The words are in `results/text.md`. What stands there in double braces is the name of a function of
 this file and its arguments, and is replaced by what the function makes of the lines: no measured
-figure is written by hand.
+figure is written by hand. Singular values alone are drawn by `paper.py`, which has the models.
 """
 
 import re
