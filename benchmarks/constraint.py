@@ -48,6 +48,8 @@ OURS = {
         kernel_regularizer=kp.TightFrameRegularizer(BETA / RATE * (1 - MOMENTUM))
     ),
 }
+# Both parts of a Parseval network, where there are branches to merge.
+BOTH = "ParsevalTightFrame, ConvexAdd"
 KERAS = {
     "keras UnitNorm": _unit_norm,
     "keras SpectralNormalization": _spectral_normalization,
@@ -82,6 +84,10 @@ class Constraint:
             name: networks.compiled(networks.with_hidden_layers(base, change), RATE, MOMENTUM)
             for name, change in self.contestants.items()
         }
+        if any(isinstance(layer, keras.layers.Add) for layer in base.layers):
+            merged = networks.with_convex_add(base)
+            both = networks.with_hidden_layers(merged, OURS["ParsevalTightFrame"])
+            models[BOTH] = networks.compiled(both, RATE, MOMENTUM)
         models |= self._deel_lip(base)
 
         def fit(model):

@@ -52,6 +52,16 @@ def with_hidden_layers(model, change):
     return keras.models.clone_model(model, clone_function=clone)
 
 
+def with_convex_add(model):
+    """A copy of the model that merges its branches with `kp.ConvexAdd`."""
+
+    def clone(layer):
+        merges = isinstance(layer, keras.layers.Add)
+        return (kp.ConvexAdd if merges else type(layer)).from_config(layer.get_config())
+
+    return keras.models.clone_model(model, clone_function=clone)
+
+
 def compiled(model, learning_rate=0.01, momentum=0.9):
     """The model, ready for `fit`, with XLA where Keras has it."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

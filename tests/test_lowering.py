@@ -1,5 +1,7 @@
 """Everything compiles for a GPU, on a machine that has none."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -83,7 +85,9 @@ def test_a_whole_training_step(rng):
             return model.train_step(packed, (images, labels))
 
         text = lower_for_gpu(step, images, labels, *flat)
-    assert "convolution" in text and "sort" in text
+    assert "convolution" in text
+    # See `projections._simplex_threshold` for what it would cost.
+    assert not re.search(r"\bsort\b", text)
 
 
 def tensorflow_step(model):
