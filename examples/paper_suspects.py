@@ -1,12 +1,14 @@
 """What a result of the paper's experiments may hang on: one thing is changed at a time.
 
 Every arm starts from its best setting. Each suspect changes one thing about the network or its
-training, and nothing else; the outcome is measured on the validation images, as in tuning.
+training, and nothing else; the outcome is measured on the validation images, as in tuning, and the
+dimensions of the activations on the training images.
 """
 
 import dataclasses
 
 import keras
+import paper_training
 import paper_tuning
 
 import keras_parseval as kp
@@ -22,6 +24,7 @@ class Suspect:
         training: Another way to train.
         rate: Factor on the learning rate.
         decay: Factor on the weight decay.
+        length: Factor on the number of epochs, and on those after which the learning rate drops.
         change: Called on the compiled model, before training.
     """
 
@@ -30,12 +33,15 @@ class Suspect:
     training: dict = dataclasses.field(default_factory=dict)
     rate: float = 1.0
     decay: float = 1.0
+    length: int = 1
     change: object = lambda model: None
 
     def applied_to(self, run):
         """The run with the change, but for what is done to the model."""
         builder, training = run.builder | self.builder, run.training | self.training
         training["learning_rate"] *= self.rate
+        training["epochs"] *= self.length
+        training["drops"] = [self.length * drop for drop in training["drops"]]
         builder["weight_decay"] *= self.decay
         return dataclasses.replace(run, builder=builder, training=training)
 
@@ -67,6 +73,8 @@ def _dense_layers(model):
 
 
 SUSPECTS = {
+    "nothing": Suspect(),
+    "four times the epochs": Suspect(length=4),
     "pixels not normalised": Suspect(builder={"mean": 0.0, "std": 1.0}),
     "batch normalisation": Suspect(builder={"normalization": "batch"}),
     "learning rate never dropped": Suspect(training={"drops": []}),
@@ -76,6 +84,7 @@ SUSPECTS = {
     "not started on a frame": Suspect(
         ("parseval",), change=start_elsewhere(keras.initializers.HeNormal)
     ),
+    "all units retracted": Suspect(("parseval",), builder={"rows": 1.0}),
     "classifier held at 1": Suspect(("parseval",), change=hold_classifier(1.0)),
     "classifier held at 3": Suspect(("parseval",), change=hold_classifier(3.0)),
 }
@@ -90,6 +99,9 @@ def try_all(runs, dataset, folder, verbose):
             if not run.arm.startswith(suspect.arms) or (name, run.name) in known:
                 continue
             varied = suspect.applied_to(run)
-            record = paper_tuning.try_out(varied, dataset, folder, verbose, suspect.change)
+            record, model = paper_tuning.try_out(varied, dataset, folder, verbose, suspect.change)
+            if record["validation"] is not None:
+                dimension = paper_training.covariance_dimension(dataset, model)
+                record["covariance_dimension"] = dimension
             paper_tuning.append(path, {"suspect": name, **record})
             print(f"{run.name}, {name}: {record['score']:.4f}")

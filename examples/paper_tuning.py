@@ -87,7 +87,7 @@ def tune(runs, dataset, folder, verbose):
             varied = with_setting(run, setting)
             if varied.to_dict() in [record["config"] for record in read(path)]:
                 continue
-            record = try_out(varied, dataset, folder, verbose)
+            record, _ = try_out(varied, dataset, folder, verbose)
             append(path, {"setting": setting, **record})
             print(f"{run.name} {setting}: {record['score']:.4f}")
 
@@ -103,7 +103,7 @@ def try_out(run, dataset, folder, verbose, change=lambda model: None):
         change: Called on the compiled model, before training.
 
     Returns:
-        What there is to say of the trial, as plain data.
+        What there is to say of the trial, as plain data, and the trained model.
     """
     checkpoint = folder / "checkpoints" / f"trial-{run.name}.npz"
     checkpoint.unlink(missing_ok=True)
@@ -113,12 +113,12 @@ def try_out(run, dataset, folder, verbose, change=lambda model: None):
     checkpoint.unlink()
     record = {"name": run.name, "config": run.to_dict(), "seconds": seconds}
     if not np.isfinite(history["loss"][-1]):
-        return {**record, "score": 0.0, "validation": None}
+        return {**record, "score": 0.0, "validation": None}, model
     x, y = (array[: run.attacked] for array in dataset.validation)
     attack = kp.IteratedFGSM(0, steps=STEPS, labels="true")
     result = kp.robust_accuracy(model, x, y, LEVELS, attack=attack, verbose=0)
     score = (result.clean + result.accuracies[0]) / 2
-    return {**record, "score": score, "validation": dataclasses.asdict(result)}
+    return {**record, "score": score, "validation": dataclasses.asdict(result)}, model
 
 
 def read(path):
