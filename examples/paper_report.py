@@ -114,12 +114,19 @@ def _weights(arms):
         rows.append(
             [
                 *(label, f"{tightness:.4f}", f"{smallest:.3f} to {largest:.3f}"),
-                " / ".join(f"{100 * share:.1f}" for share in near),
+                _listed([f"{100 * share:.1f}" for share in near]),
                 *(f"{norm:.2f}", f"{bound:.4g}"),
                 *map(percent, certified),
             ]
         )
     return markdown(heading, rows)
+
+
+def _listed(values, most=8):
+    """All of them, or, if they are too many for a cell, the smallest and the largest."""
+    if len(values) <= most:
+        return " / ".join(values)
+    return " to ".join(sorted(values, key=float)[:: len(values) - 1])
 
 
 def _dimensions(arms):
@@ -130,7 +137,7 @@ def _dimensions(arms):
         paper = paper if run.dataset == "cifar10" else ()
         heading.append(label)
         layers = [
-            covariance_dimension(record).to_rows()
+            covariance_dimension(record["results"]["covariance_dimension"]).to_rows()
             for record in records
             if "covariance_dimension" in record["results"]
         ]
@@ -170,8 +177,8 @@ def robust_accuracy(records, attack):
     )
 
 
-def covariance_dimension(record):
-    saved = record["results"]["covariance_dimension"]
+def covariance_dimension(saved):
+    """The result that was saved as plain data."""
     fields = {key: tuple(v) if isinstance(v, list) else v for key, v in saved.items()}
     return kp.CovarianceDimension(**fields)
 
@@ -204,7 +211,10 @@ def draw_records(arms, draw):
     for metric in (f"{prefix}loss", f"{prefix}accuracy"):
         draw(f"learning-{metric}", kp.plots.learning_curves(histories, metric).figure)
     if all("covariance_dimension" in record["results"] for record in first.values()):
-        dimensions = {label: covariance_dimension(record) for label, record in first.items()}
+        dimensions = {
+            label: covariance_dimension(record["results"]["covariance_dimension"])
+            for label, record in first.items()
+        }
         draw("covariance-dimension", kp.plots.covariance_dimension(dimensions).figure)
 
 

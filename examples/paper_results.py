@@ -15,7 +15,7 @@ import numpy as np
 import paper_report
 import paper_tuning
 from paper_recipes import PAPER_ACCURACIES, Run
-from paper_report import Drawing, markdown, percent
+from paper_report import Drawing, covariance_dimension, markdown, percent
 from PIL import Image
 
 import keras_parseval as kp
@@ -34,8 +34,10 @@ def main():
             paper_report.draw_records(results.groups[group], draw)
         results.draw_trials(group, draw)
     for path in (FOLDER / "figures").glob("*.png"):
-        # So many colours are enough for a chart, and take a third of the space.
-        Image.open(path).convert("RGB").quantize(64).save(path, optimize=True)
+        image = Image.open(path)
+        if image.mode != "P":
+            # So many colours are enough for a chart, and take a third of the space.
+            image.convert("RGB").quantize(64).save(path, optimize=True)
     print(f"Wrote {PAGE}")
 
 
@@ -75,22 +77,24 @@ class Results:
             ) from None
 
     def accuracies(self, group, label, attack, level):
-        """The accuracy at a level, or `clean`, of each seed."""
-        results = [record["results"][attack] for record in self.records(group, label)]
-        if level == "clean":
-            return [each["clean"] for each in results]
-        return [each["accuracies"][each["levels"].index(float(level))] for each in results]
+        """The accuracy at a level, or `clean`, by seed."""
+        found = {}
+        for record in self.records(group, label):
+            result = record["results"][attack]
+            values = dict(zip(result["levels"], result["accuracies"]), clean=result["clean"])
+            found[record["config"]["seed"]] = values[_key(level)]
+        return found
 
     def accuracy(self, *where):
         """In %, with the standard deviation between seeds."""
-        return percent(self.accuracies(*where))
+        return percent(list(self.accuracies(*where).values()))
 
     def gain(self, group, label, other, attack, level):
-        """How many points one arm is above another."""
-        mine, theirs = (
-            np.mean(self.accuracies(group, arm, attack, level)) for arm in (label, other)
-        )
-        return f"{100 * (mine - theirs):+.2f}"
+        """How many points one arm is above another: the mean, and the standard deviation, of the
+        differences for each seed that both have."""
+        mine, theirs = (self.accuracies(group, arm, attack, level) for arm in (label, other))
+        text = percent([mine[seed] - theirs[seed] for seed in mine if seed in theirs])
+        return text if text.startswith("-") else f"+{text}"
 
     def certified(self, group, label):
         """The accuracies that are certain."""
@@ -119,8 +123,23 @@ class Results:
         curve = self.records(group, label)[0]["history"]["val_accuracy"]
         return f"{100 * curve[int(epoch) - (int(epoch) > 0)]:.1f}"
 
+    def dimensions(self, group, label):
+        """Of the activations of each layer, in % of all, for the first seed."""
+        return _dimensions(self.records(group, label)[0]["results"])
+
     def seeds(self, group, label):
         return len(self.records(group, label))
+
+    def training(self, group, name):
+        """How all runs of a group were trained, but for the learning rate."""
+        first = next(iter(self.groups[group].values()))[0]["config"]
+        return f"{(first | first['training'])[name]:,}"
+
+    def hours(self):
+        """How long all runs and trials took, one after the other."""
+        seconds = sum(sum(each["seconds"].values()) for each in self._all())
+        seconds += sum(each["seconds"] for each in [*self.trials, *self.suspects_tried])
+        return f"{seconds / 3600:.0f}"
 
     def table(self, group):
         """Everything that was measured of a group of runs."""
@@ -164,12 +183,24 @@ class Results:
         return markdown(["Model", *SETTINGS.values(), "Clean", *LEVELS], rows)
 
     def suspects(self, group):
-        """Every change that was tried, after the best setting without it."""
-        rows = []
-        for label, trials in _by_label(self.suspects_tried, group).items():
-            rows.append([label, "as tuned", *_measured(self.best(group, label))])
-            rows += [[label, trial["suspect"], *_measured(trial)] for trial in trials]
-        return markdown(["Model", "Changed", "Clean", *LEVELS], rows)
+        """Every change that was tried."""
+        rows = [
+            [label, trial["suspect"], *_measured(trial), _dimensions(trial, " / ")]
+            for label, trials in _by_label(self.suspects_tried, group).items()
+            for trial in trials
+        ]
+        return markdown(["Model", "Changed", "Clean", *LEVELS, "Dimensions, by layer"], rows)
+
+    def suspect(self, group, label, what, *changed):
+        """The validation accuracy at a level, or the `dimensions`, after a change."""
+        (trial,) = (
+            trial
+            for trial in _by_label(self.suspects_tried, group)[label]
+            if trial["suspect"] == " ".join(changed)
+        )
+        if what == "dimensions":
+            return _dimensions(trial)
+        return _measured(trial)[["clean", *LEVELS].index(what)]
 
     def draw_trials(self, group, draw):
         """Clean accuracy against accuracy under attack: a point for each trial, a line for those
@@ -231,6 +262,17 @@ def _measured(trial):
     return [f"{100 * value:.1f}" for value in values]
 
 
+def _dimensions(results, separator=", "):
+    if "covariance_dimension" not in results:
+        return ""
+    layers = covariance_dimension(results["covariance_dimension"]).to_rows()
+    return separator.join(f"{layer['all_percent']:.1f}" for layer in layers)
+
+
+def _key(level):
+    return level if level == "clean" else float(level)
+
+
 def _point(trial, level):
     result = kp.RobustAccuracy(**trial["validation"])
     return result.clean, result.to_dict()[f"snr{level:g}"]
@@ -251,8 +293,9 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(Results.accuracy, Results.gain, Results.certified, Results.near, Results.bound),
-        *(Results.epochs, Results.validation, Results.seeds, Results.table, Results.paper),
-        *(Results.trial, Results.settings, Results.tradeoff, Results.suspects),
+        *(Results.epochs, Results.validation, Results.dimensions, Results.seeds),
+        *(Results.training, Results.hours, Results.table, Results.paper, Results.trial),
+        *(Results.settings, Results.tradeoff, Results.suspects, Results.suspect),
         *(Results.versions, Results.machine),
     )
 }
