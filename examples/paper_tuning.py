@@ -57,7 +57,7 @@ _LARGE_IMAGES = _fully_connected(
     sgd_rates=(0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2),
     maxmin_rates=(0.005, 0.015),
 )
-_FRAMES = _grid((0.05, 0.1), {"beta": 3e-4}, {"beta": 0.1})
+_FRAMES = _grid((0.1, 0.2), {"beta": 3e-4}, {"beta": 0.1})
 _WIDE_RESNET = {
     "vanilla": _grid((0.02, 0.05, 0.1, 0.2)),
     "parseval-oc": _FRAMES,

@@ -20,7 +20,7 @@ _STARTS = ("project", "random", None)
 
 def parseval(
     model,
-    beta=3e-4,
+    beta=0.1,
     rows=1.0,
     unbiased=False,
     merge=True,
@@ -67,7 +67,7 @@ def parseval(
     ```python
     layers = [keras.layers.Dense(16, "relu", name=f"hidden{i}") for i in range(3)]
     model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(3)])
-    robust = kp.parseval(model, beta=0.1, skip="hidden2")
+    robust = kp.parseval(model, skip="hidden2")
     ```
     """
     constraint_options = {"beta": beta, "rows": rows, "unbiased": unbiased}
