@@ -72,6 +72,14 @@ def settings_of(run):
     return (_SMALL_IMAGES if run.dataset in ("digits", "mnist") else _LARGE_IMAGES)[run.arm]
 
 
+def tuned_for(run):
+    """The run whose trials choose the setting of a run: itself, or the same one without attack.
+
+    Residual networks take too long to be tried with adversarial examples as well.
+    """
+    return run if run.model == "fc" else dataclasses.replace(run, adversarial=False)
+
+
 def with_setting(run, setting):
     """The run with other values for its learning rate and its network."""
     rate = {"learning_rate": setting["learning_rate"]}
@@ -82,7 +90,7 @@ def with_setting(run, setting):
 def tune(runs, dataset, folder, verbose):
     """Try every setting of every run, and add a line to `tuning.jsonl` for each."""
     path = folder / "tuning.jsonl"
-    for run in runs:
+    for run in {run.name: run for run in map(tuned_for, runs)}.values():
         for setting in settings_of(run):
             varied = with_setting(run, setting)
             if varied.to_dict() in [record["config"] for record in read(path)]:
@@ -135,7 +143,7 @@ def append(path, record):
 
 def best(path, run):
     """The setting with the highest score among those tried for the arm of a run."""
-    records = read(path)
+    records, run = read(path), tuned_for(run)
     tried = [each for each in records if Run(**each["config"]).label == run.label]
     tried = [each for each in tried if Run(**each["config"]).group == run.group]
     if len(tried) < len(settings_of(run)):

@@ -51,8 +51,7 @@ def wide_resnet(
             scale fit to the strides); weight decay on the classifier alone.
             `"parseval"`: the residual sums are convex too (`kp.ConvexAdd`).
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. The
-            default is the paper's, for its 200 epochs; on short schedules 0.1
-            learns faster (`examples/RESULTS.md`).
+            default is the paper's.
         rows: How many units of a layer take part in each step.
         unbiased: Whether `beta` makes up for the rows left out.
         dropout: Rate of the dropout between the two convolutions of a block.

@@ -335,6 +335,23 @@ def test_the_best_setting_on_the_validation_images_is_used(tmp_path, monkeypatch
         plan(*small, "--tuned", str(tuned))
 
 
+def test_residual_networks_are_tuned_without_attack(tmp_path, monkeypatch):
+    settings = [{"learning_rate": 0.3}, {"learning_rate": 0.4}]
+    monkeypatch.setattr(paper_tuning, "settings_of", lambda run: settings)
+    monkeypatch.setattr(
+        paper_tuning,
+        "try_out",
+        lambda run, *_: ({"config": run.to_dict(), "score": run.training["learning_rate"]}, None),
+    )
+    small = ["--model", "wrn-10-1", "--arms", "vanilla", "--limit", "10"]
+    paper.main([*small, "--tune", "--out", str(tmp_path)])
+    tuned = tmp_path / "tuning.jsonl"
+    assert [each["config"]["adversarial"] for each in paper_tuning.read(tuned)] == [False, False]
+    runs = plan(*small, "--tuned", str(tuned))
+    assert [run.adversarial for run in runs] == [False, True]
+    assert [run.training["learning_rate"] for run in runs] == [0.4, 0.4]
+
+
 def test_suspects_are_tried_from_the_best_setting_on(tmp_path, monkeypatch):
     small = ["--units", "16", "--limit", "200", "--epochs", "1", "--adversarial", "no"]
     small += ["--arms", "sgd-wd", "--attacked", "20", "--verbose", "0", "--out", str(tmp_path)]
