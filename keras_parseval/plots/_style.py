@@ -28,9 +28,9 @@ def styles():
         yield {"color": color, "linestyle": line, "marker": marker, "markersize": 5}
 
 
-def finish(ax):
+def finish(ax, **legend):
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False)
+    ax.legend(frameon=False, **legend)
     return ax
 
 

@@ -185,7 +185,8 @@ def covariance_dimension(results, ax=None):
     labels = names.pop() if len(names) == 1 else [f"layer {each + 1}" for each in positions]
     ax.set_xticks(positions, labels)
     ax.set_ylabel(f"dimensions that hold {100 * variance:g}%\nof the covariance (% of all)")
-    return finish(ax)
+    # Above, because bars leave no room for it.
+    return finish(ax, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 def lipschitz_bound(bounds, ax=None):
