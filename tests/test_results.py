@@ -62,8 +62,16 @@ def test_fields_are_what_the_lines_say(results):
     ]
     field = f"{{{{accuracy {run.group} {run.label} iterated 33}}}}"
     assert results.render(field).startswith(f"{100 * np.mean(same):.2f}")
-    nothing = f"{{{{gain {run.group} {run.label} {run.label} fgsm clean}}}}"
-    assert results.render(nothing) == "+0.00"
+
+
+def test_gains_are_of_the_differences_seed_by_seed(results):
+    clean = {each["name"]: each["results"]["fgsm"]["clean"] for each in lines("runs.jsonl")}
+    differences = [
+        100 * (clean[f"mnist-fc-parseval-seed{seed}"] - clean[f"mnist-fc-sgd-wd-seed{seed}"])
+        for seed in (0, 1)
+    ]
+    expected = f"{np.mean(differences):+.2f} ± {np.std(differences, ddof=1):.2f}"
+    assert results.gain("mnist-fc", "parseval", "sgd-wd", "fgsm", "clean") == expected
 
 
 def test_the_readme_quotes_the_trials(results):
