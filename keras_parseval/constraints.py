@@ -29,7 +29,7 @@ class ParsevalTightFrame(keras.constraints.Constraint):
 
     Args:
         beta: Size of the step, in (0, 0.5]. 0.1 keeps the singular values at 1,
-            and cost no accuracy in the trials of `examples/RESULTS.md`; the
+            and cost little accuracy in the trials of `examples/RESULTS.md`; the
             paper's 3e-4 corrects slowly and suits long schedules. Where a
             step would overshoot it is shortened, so no start and no learning
             rate makes it diverge.
