@@ -34,6 +34,9 @@ def main():
             paper_report.draw_records(results.groups[group], draw)
         results.draw_trials(group, draw)
     for path in (FOLDER / "figures").glob("*.png"):
+        if path.name not in PAGE.read_text():
+            path.unlink()
+            continue
         image = Image.open(path)
         if image.mode != "P":
             # So many colours are enough for a chart, and take a third of the space.
@@ -111,12 +114,6 @@ class Results:
         """The mean Lipschitz bound."""
         bounds = [each["results"]["lipschitz_bound"] for each in self.records(group, label)]
         return f"{np.mean(bounds):,.0f}" if np.mean(bounds) > 100 else f"{np.mean(bounds):.1f}"
-
-    def epochs(self, group, label, accuracy):
-        """After how many epochs the first seed's validation accuracy, in %, is reached."""
-        curve = self.records(group, label)[0]["history"]["val_accuracy"]
-        reached = [epoch for epoch, value in enumerate(curve, 1) if 100 * value >= float(accuracy)]
-        return reached[0] if reached else "never"
 
     def validation(self, group, label, epoch):
         """The first seed's validation accuracy after an epoch, in %; `-1` is the last."""
@@ -293,7 +290,7 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(Results.accuracy, Results.gain, Results.certified, Results.near, Results.bound),
-        *(Results.epochs, Results.validation, Results.dimensions, Results.seeds),
+        *(Results.validation, Results.dimensions, Results.seeds),
         *(Results.training, Results.hours, Results.table, Results.paper, Results.trial),
         *(Results.settings, Results.tradeoff, Results.suspects, Results.suspect),
         *(Results.versions, Results.machine),
