@@ -20,7 +20,7 @@ def wide_resnet(
     input_shape=(32, 32, 3),
     classes=10,
     arm="parseval",
-    beta=3e-4,
+    beta=0.1,
     rows=1.0,
     unbiased=False,
     dropout=0.3,
@@ -36,8 +36,8 @@ def wide_resnet(
     Zagoruyko and Komodakis' network with pre-activation: a convolution of 16
     filters, three groups of `(depth - 4) / 6` blocks with 16, 32 and 64 times
     `width` filters, the second and third of which halve the image, global
-    average pooling and the classifier. The defaults are the paper's for CIFAR;
-    `kp.models.PAPER` has those of every data set.
+    average pooling and the classifier. The defaults are the paper's for CIFAR, but
+    for `beta`; `kp.models.PAPER` has the paper's for every data set.
 
     Args:
         depth: Number of layers, `6 n + 4`: 16, 28 and 40 are common.
@@ -51,7 +51,7 @@ def wide_resnet(
             scale fit to the strides); weight decay on the classifier alone.
             `"parseval"`: the residual sums are convex too (`kp.ConvexAdd`).
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. The
-            default is the paper's.
+            paper's is 3e-4, which does not hold the frame over a short schedule.
         rows: How many units of a layer take part in each step.
         unbiased: Whether `beta` makes up for the rows left out.
         dropout: Rate of the dropout between the two convolutions of a block.
@@ -72,7 +72,7 @@ def wide_resnet(
     Example:
 
     ```python
-    model = kp.models.wide_resnet(10, 2, arm="parseval", beta=0.1, normalization=None)
+    model = kp.models.wide_resnet(10, 2, arm="parseval", normalization=None)
     ```
     """
     blocks = (_check_depth(depth) - 4) // 6
