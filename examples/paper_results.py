@@ -107,8 +107,7 @@ class Results:
 
     def near(self, group, label):
         """The smallest share of singular values near their target, over layers and seeds, in %."""
-        spectra = [each["results"]["singular_values"] for each in self.records(group, label)]
-        return f"{100 * min(min(each['near_target'].values()) for each in spectra):.1f}"
+        return min((_near(each["results"]) for each in self.records(group, label)), key=float)
 
     def bound(self, group, label):
         """The mean Lipschitz bound."""
@@ -168,7 +167,7 @@ class Results:
         for label, trials in self.tried(group).items():
             best = self.best(group, label)
             rows.append([label, str(len(trials)), *_chosen(best), f"{100 * best['score']:.2f}"])
-        return markdown(["Model", "Tried", *SETTINGS.values(), "Score"], rows)
+        return _table(["Model", "Tried", *SETTINGS.values(), "Score"], rows)
 
     def tradeoff(self, group):
         """Every trial: what it was, and its accuracies on the validation images."""
@@ -177,26 +176,28 @@ class Results:
             for label, trials in self.tried(group).items()
             for trial in trials
         ]
-        return markdown(["Model", *SETTINGS.values(), "Clean", *LEVELS], rows)
+        return _table(["Model", *SETTINGS.values(), "Clean", *LEVELS], rows)
 
     def suspects(self, group):
         """Every change that was tried."""
         rows = [
-            [label, trial["suspect"], *_measured(trial), _dimensions(trial, " / ")]
+            [label, trial["suspect"], *_measured(trial), _dimensions(trial, " / "), _near(trial)]
             for label, trials in _by_label(self.suspects_tried, group).items()
             for trial in trials
         ]
-        return markdown(["Model", "Changed", "Clean", *LEVELS, "Dimensions, by layer"], rows)
+        heading = ["Model", "Changed", "Clean", *LEVELS, "Dimensions, by layer", "Near 1"]
+        return _table(heading, rows)
 
     def suspect(self, group, label, what, *changed):
-        """The validation accuracy at a level, or the `dimensions`, after a change."""
+        """After a change: the validation accuracy at a level, the `dimensions`, or the share of
+        singular values that is `near` 1 in the worst layer."""
         (trial,) = (
             trial
             for trial in _by_label(self.suspects_tried, group)[label]
             if trial["suspect"] == " ".join(changed)
         )
-        if what == "dimensions":
-            return _dimensions(trial)
+        if what in ("dimensions", "near"):
+            return _dimensions(trial) if what == "dimensions" else _near(trial)
         return _measured(trial)[["clean", *LEVELS].index(what)]
 
     def draw_trials(self, group, draw):
@@ -232,7 +233,12 @@ class Results:
         return [each for arms in self.groups.values() for runs in arms.values() for each in runs]
 
 
-SETTINGS = {"learning_rate": "Rate", "beta": "Beta", "weight_decay": "Weight decay"}
+SETTINGS = {
+    "learning_rate": "Rate",
+    "beta": "Beta",
+    "weight_decay": "Weight decay",
+    "dropout": "Dropout",
+}
 LEVELS = [f"{level:g}" for level in paper_tuning.LEVELS]
 DRAWN = (33, 25)
 MARKERS = "osDXv^P"
@@ -245,6 +251,13 @@ def _by_label(trials, group):
         if run.group == group:
             found.setdefault(run.label, []).append(trial)
     return found
+
+
+def _table(heading, rows):
+    """In Markdown, without the columns that are empty."""
+    columns = [column for column in zip(heading, *rows) if any(column[1:])]
+    heading, *rows = zip(*columns)
+    return markdown(heading, rows)
 
 
 def _chosen(trial):
@@ -264,6 +277,13 @@ def _dimensions(results, separator=", "):
         return ""
     layers = covariance_dimension(results["covariance_dimension"]).to_rows()
     return separator.join(f"{layer['all_percent']:.1f}" for layer in layers)
+
+
+def _near(results):
+    """The smallest share of singular values near their target, over the layers, in %."""
+    if "singular_values" not in results:
+        return ""
+    return f"{100 * min(results['singular_values']['near_target'].values()):.1f}"
 
 
 def _key(level):

@@ -168,12 +168,7 @@ def measure(run, dataset, model, verbose):
     }
     results["certified"] = kp.certified_accuracy(model, (x, y), CERTIFIED_EPSILONS)
     results = {name: dataclasses.asdict(result) for name, result in results.items()}
-    spectra = _hidden(kp.singular_values(model, relative=True))
-    results["singular_values"] = {
-        "smallest": min(float(values.min()) for values in spectra.values()),
-        "largest": max(float(values.max()) for values in spectra.values()),
-        "near_target": {name: share_near_target(values) for name, values in spectra.items()},
-    }
+    results["singular_values"] = singular_values(model)
     results["tightness"] = _hidden(kp.tightness(model))
     results["lipschitz_bound"] = float(kp.lipschitz_bound(model).bound)
     results["classifier_norm"] = float(kp.singular_values(model.get_layer("logits")).max())
@@ -181,6 +176,16 @@ def measure(run, dataset, model, verbose):
     if run.model == "fc" and run.seed == 0:
         results["covariance_dimension"] = covariance_dimension(dataset, model)
     return results
+
+
+def singular_values(model):
+    """Of the hidden kernels, relative to their targets: their range, and how many are near."""
+    spectra = _hidden(kp.singular_values(model, relative=True))
+    return {
+        "smallest": min(float(values.min()) for values in spectra.values()),
+        "largest": max(float(values.max()) for values in spectra.values()),
+        "near_target": {name: share_near_target(values) for name, values in spectra.items()},
+    }
 
 
 def share_near_target(values):

@@ -358,8 +358,8 @@ def test_suspects_are_tried_from_the_best_setting_on(tmp_path, monkeypatch):
     setting = {"learning_rate": 0.1, "weight_decay": 1e-3}
     monkeypatch.setattr(paper_tuning, "settings_of", lambda run: [setting])
     names = ["classifier held at 1", "started on a frame", "twice the learning rate"]
-    chosen = {name: paper_suspects.SUSPECTS[name] for name in names}
-    monkeypatch.setattr(paper_suspects, "SUSPECTS", chosen)
+    chosen = {name: paper_suspects.FULLY_CONNECTED[name] for name in names}
+    monkeypatch.setattr(paper_suspects, "FULLY_CONNECTED", chosen)
     paper.main([*small, "--tune"])
     for _ in range(2):  # The second finds everything done.
         paper.main([*small, "--suspects", "--tuned", str(tmp_path / "tuning.jsonl")])
@@ -369,21 +369,75 @@ def test_suspects_are_tried_from_the_best_setting_on(tmp_path, monkeypatch):
     assert all(each["config"]["builder"]["weight_decay"] == 1e-3 for each in tried)
     assert all(each["validation"]["examples"] == 20 for each in tried)
     assert all(each["covariance_dimension"]["features"] == [16] * 4 for each in tried)
+    assert all(len(each["singular_values"]["near_target"]) == 4 for each in tried)
 
 
-@pytest.mark.parametrize("name", list(paper_suspects.SUSPECTS))
-def test_a_suspect_changes_one_thing(name):
-    (run,) = plan("--adversarial", "no", "--arms", "parseval", "--weight-decay", "1e-3")
-    suspect = paper_suspects.SUSPECTS[name]
+SUSPECT_RUNS = {
+    "fc": ["--weight-decay", "1e-3"],
+    "wrn-10-1": ["--beta", "0.1"],
+}
+
+
+@pytest.mark.parametrize(
+    "model, name",
+    [
+        *(("fc", name) for name in paper_suspects.FULLY_CONNECTED),
+        *(("wrn-10-1", name) for name in paper_suspects.WIDE_RESNET),
+    ],
+)
+def test_a_suspect_changes_one_thing(model, name):
+    options = ["--model", model, "--adversarial", "no", *SUSPECT_RUNS[model]]
+    (run,) = plan(*options, "--arms", "parseval")
+    suspect = (paper_suspects.FULLY_CONNECTED | paper_suspects.WIDE_RESNET)[name]
     new, old = suspect.applied_to(run).to_dict(), run.to_dict()
     changed = []
     for part in ("builder", "training"):
         ours, before = new.pop(part), old.pop(part)
-        changed += [key for key in ours if ours[key] != before.get(key)]
+        changed += [key for key in ours if ours[key] != before.get(key, "default")]
     assert new == old
-    # The pixels are normalised by two numbers, and the drops go with the epochs.
-    assert len(changed) <= 1 or changed in (["mean", "std"], ["epochs", "drops"])
-    assert bool(changed) != any(word in name for word in ("frame", "held", "nothing"))
+    default = paper_suspects.Suspect
+    if suspect.change is not default.change or suspect.finish is not default.finish:
+        changed.append("model")
+    assert (changed == []) == (name == "nothing")
+    # The pixels are normalised by two numbers, the drops go with the epochs, and one suspect is
+    # the follow-up of another.
+    assert len(changed) <= 1 or changed in (["mean", "std"], ["epochs", "drops"], ["beta", "model"])
+
+
+def test_suspects_are_tried_on_the_arms_that_they_fit():
+    runs = plan("--model", "wrn-10-1", "--adversarial", "no")
+    found = {run.arm: list(paper_suspects.suspects_of(run)) for run in runs}
+    assert found["parseval"] == list(paper_suspects.WIDE_RESNET)
+    assert found["parseval-oc"] == found["parseval"][:-1]
+    assert "the paper's beta" not in found["vanilla"] and "nothing" in found["vanilla"]
+
+
+def test_convex_sums_are_held():
+    (run,) = plan("--model", "wrn-10-1", "--adversarial", "no", "--arms", "parseval")
+    dataset = data.load("digits", limit=20)
+    model = paper_training.compile_model(run, dataset)
+    before = model.get_layer("conv").kernel.numpy()
+    paper_suspects.WIDE_RESNET["convex sums held at a half"].change(model)
+    model.fit(*dataset.train_pixels(), batch_size=20, verbose=0)
+    sums = [layer for layer in model.layers if isinstance(layer, kp.ConvexAdd)]
+    assert all(np.allclose(layer.coefficients, 0.5, atol=0) for layer in sums) and len(sums) == 3
+    assert np.abs(model.get_layer("conv").kernel.numpy() - before).max() > 0
+
+
+def test_settled_statistics_are_those_without_dropout():
+    dataset = data.load("digits", limit=150)
+    (run,) = plan("--model", "wrn-10-1", "--arms", "vanilla", "--adversarial", "no")
+    model = paper_training.compile_model(run, dataset)
+    start = model.get_weights()
+    normalization = model.get_layer("group2_block1_second_normalization")
+    x, _ = dataset.train_pixels()
+    for batch in (x[:128], x[128:]):
+        model(batch, training=True)
+    with_dropout = normalization.moving_variance.numpy()
+    model.set_weights(start)
+    paper_suspects.settle_statistics(model, dataset)
+    assert (with_dropout > 1.01 * normalization.moving_variance.numpy()).all()
+    np.testing.assert_array_equal(model.get_layer("conv").kernel.numpy(), start[0])
 
 
 def test_suspects_change_what_they_say():
@@ -392,7 +446,7 @@ def test_suspects_change_what_they_say():
     vanilla, parseval = plan(*small, "--arms", "sgd-wd", "parseval")
 
     def changed(run, name):
-        suspect = paper_suspects.SUSPECTS[name]
+        suspect = paper_suspects.FULLY_CONNECTED[name]
         model = paper_training.compile_model(suspect.applied_to(run), dataset)
         suspect.change(model)
         return model, kp.singular_values(model)
