@@ -192,12 +192,18 @@ def write_figures(folder, group, dataset):
         label: keras.models.load_model(folder / "models" / f"{records[0]['name']}.keras")
         for label, records in arms.items()
     }
-    draw("singular-values", kp.plots.singular_values(models).figure)
+    draw_singular_values(models, draw)
     x, y = (array[:8] for array in dataset.test)
     attack = kp.FGSM(kp.epsilon_for_snr(x, GRID_LEVEL), labels="true")
     for label, model in models.items():
         grid = kp.plots.adversarial_grid(model, x, attack(model, x, y), y)
         draw(f"adversarial-{label}", grid[0, 0].figure)
+
+
+def draw_singular_values(models, draw):
+    """Draw the spectra of the hidden layers."""
+    hidden = [name for name in kp.singular_values(next(iter(models.values()))) if name != "logits"]
+    draw("singular-values", kp.plots.singular_values(models, layer=hidden).figure)
 
 
 def draw_records(arms, draw):

@@ -90,6 +90,11 @@ def test_the_readme_quotes_the_trials(results):
         "{}% on MNIST and {}% on CIFAR-10, where `beta=0.001` has {}% and {}% (all else equal"
     )
     assert sentence.format(*quoted) in readme
+    paper, strong = (
+        results.suspect("cifar10-wrn-16-1", "parseval", "clean", *changed.split())
+        for changed in ("the paper's beta", "nothing")
+    )
+    assert f"then has {paper}% on CIFAR-10, where 0.1 has {strong}%" in readme
 
 
 @pytest.mark.parametrize(
