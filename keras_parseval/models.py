@@ -58,8 +58,10 @@ def wide_resnet(
         weight_decay: Factor of the weights in the update of SGD, before the
             learning rate. The regularizer is `L2(weight_decay / 2)`, because
             the gradient of a square has a factor of 2.
-        normalization: `"batch"`, or `None` for biases in its place: batch
+        normalization: `"batch"`, or `None` for biases in its place. Batch
             normalisation rescales every channel, and undoes the Lipschitz bound.
+            Without it Parseval networks shrink what passes through them, block
+            after block: deep ones learn slowly, or nothing in a few epochs.
         activation: `"relu"`, or `"maxmin"` for `kp.MaxMin`.
         mean: What the first layer subtracts from the pixels: a number, or one for
             each channel.
