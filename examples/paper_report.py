@@ -6,7 +6,7 @@ import keras
 import matplotlib.pyplot as plt
 import numpy as np
 from paper_recipes import PAPER_ACCURACIES, PAPER_DIMENSIONS, Run, arms_of
-from paper_training import CERTIFIED_EPSILONS, write_atomically
+from paper_training import CERTIFIED_EPSILONS, hidden, write_atomically
 
 import keras_parseval as kp
 
@@ -202,8 +202,8 @@ def write_figures(folder, group, dataset):
 
 def draw_singular_values(models, draw):
     """Draw the spectra of the hidden layers."""
-    hidden = [name for name in kp.singular_values(next(iter(models.values()))) if name != "logits"]
-    draw("singular-values", kp.plots.singular_values(models, layer=hidden).figure)
+    layers = list(hidden(kp.singular_values(next(iter(models.values())))))
+    draw("singular-values", kp.plots.singular_values(models, layer=layers).figure)
 
 
 def draw_records(arms, draw):

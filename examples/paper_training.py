@@ -169,7 +169,7 @@ def measure(run, dataset, model, verbose):
     results["certified"] = kp.certified_accuracy(model, (x, y), CERTIFIED_EPSILONS)
     results = {name: dataclasses.asdict(result) for name, result in results.items()}
     results["singular_values"] = singular_values(model)
-    results["tightness"] = _hidden(kp.tightness(model))
+    results["tightness"] = hidden(kp.tightness(model))
     results["lipschitz_bound"] = float(kp.lipschitz_bound(model).bound)
     results["classifier_norm"] = float(kp.singular_values(model.get_layer("logits")).max())
     # It takes minutes, and differs little from seed to seed.
@@ -180,7 +180,7 @@ def measure(run, dataset, model, verbose):
 
 def singular_values(model):
     """Of the hidden kernels, relative to their targets: their range, and how many are near."""
-    spectra = _hidden(kp.singular_values(model, relative=True))
+    spectra = hidden(kp.singular_values(model, relative=True))
     return {
         "smallest": min(float(values.min()) for values in spectra.values()),
         "largest": max(float(values.max()) for values in spectra.values()),
@@ -193,7 +193,7 @@ def share_near_target(values):
     return float(np.mean((values >= 0.9) & (values <= 1.1)))
 
 
-def _hidden(by_layer):
+def hidden(by_layer):
     """Without the classifier, which is free in every arm."""
     return {name: value for name, value in by_layer.items() if name != "logits"}
 
