@@ -3,17 +3,23 @@
 import contextlib
 import functools
 import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_parseval._lending import lend
+
 _BACKEND = keras.backend.backend()
+# What Keras's random functions take for the type of a seed.
+SEED_DTYPE = {"tensorflow": "int64", "jax": "uint32"}.get(_BACKEND, "int32")
 
 # For each model, its variables' identities and its compiled functions. Neither keeps it alive.
-_compiled = weakref.WeakKeyDictionary()
+_compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
-def input_gradient(objective, x):
+def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple[Any, Any]:
     """Differentiate `objective`, a function of one tensor, at `x`.
 
     Args:
@@ -54,7 +60,7 @@ def input_gradient(objective, x):
     return gradient, other
 
 
-def no_gradient():
+def no_gradient() -> ValueError:
     """The error for a model that has no gradient with respect to its input."""
     return ValueError(
         "The output of the model cannot be differentiated with respect to its input, or the "
@@ -64,7 +70,7 @@ def no_gradient():
     )
 
 
-def call_compiled(model, key, function, *tensors):
+def call_compiled(model: Any, key: Hashable, function: Callable[..., Any], *tensors: Any) -> Any:
     """Call `function(model, *tensors)`, compiled once for each model, key and shape.
 
     Args:
@@ -85,10 +91,12 @@ def call_compiled(model, key, function, *tensors):
     return functions[key](*keras.tree.map_structure(ops.convert_to_tensor, tensors))
 
 
-def _compile(model_reference, function, jit_compile):
+def _compile(
+    model_reference: Callable[..., Any], function: Callable[..., Any], jit_compile: bool
+) -> Callable[..., Any]:
     """Compile a function of the model that is reached through a weak reference."""
 
-    def run(variables, *tensors):
+    def run(variables: Any, *tensors: Any) -> Any:
         model = model_reference()
         mapping = None if variables is None else list(zip(model.variables, variables))
         # Inside this scope nothing can be assigned to a variable of the model.
@@ -112,7 +120,7 @@ def _compile(model_reference, function, jit_compile):
     return torch.no_grad()(functools.partial(run, None))
 
 
-def _attacks_without_xla():
+def _attacks_without_xla() -> bool:
     """Whether attacks are compiled by TensorFlow alone, for processors.
 
     Its own convolutions, and their gradients, take half the time of XLA's there, or a fifth inside
@@ -123,7 +131,7 @@ def _attacks_without_xla():
     return {device.device_type for device in tf.config.list_logical_devices()} == {"CPU"}
 
 
-def _trains_with_xla_alone(model):
+def _trains_with_xla_alone(model: Any) -> bool:
     """Whether XLA is to compile the model's own training step, and not the attack before it."""
     if _BACKEND != "tensorflow" or not model.jit_compile or not _attacks_without_xla():
         return False
@@ -131,18 +139,12 @@ def _trains_with_xla_alone(model):
     return model.distribute_strategy.num_replicas_in_sync == 1
 
 
-@contextlib.contextmanager
-def attack_outside_xla(model):
+def attack_outside_xla(model: Any) -> contextlib.AbstractContextManager[None]:
     """Within this context, the functions that Keras makes leave XLA to `wrap_train_step`."""
-    jit_compile = model.jit_compile
-    model.jit_compile = jit_compile and not _trains_with_xla_alone(model)
-    try:
-        yield
-    finally:
-        model.jit_compile = jit_compile
+    return lend(model, jit_compile=model.jit_compile and not _trains_with_xla_alone(model))
 
 
-def wrap_train_step(model, attack_batch):
+def wrap_train_step(model: Any, attack_batch: Callable[[Any], Any]) -> Callable[..., Any]:
     """A training step that lets `attack_batch` change the data and then runs the model's own.
 
     Args:
@@ -180,7 +182,7 @@ def wrap_train_step(model, attack_batch):
     return attacked_pure_step
 
 
-def keep_weights_on_error(model, train_function):
+def keep_weights_on_error(model: Any, train_function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a training function that fails leave the model with its weights.
 
     On JAX, `fit` takes the weights out of the model before the first step. If that step cannot even

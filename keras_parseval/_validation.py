@@ -2,9 +2,13 @@
 
 import math
 import numbers
+from collections.abc import Callable
+from typing import Any, Literal
+
+Norm = Literal["inf", 2]
 
 
-def check_number(name, value, rule, accept):
+def check_number(name: str, value: Any, rule: str, accept: Callable[[float], bool]) -> float:
     """Return `value` as a float if it is a finite number for which `accept` holds.
 
     Args:
@@ -18,30 +22,30 @@ def check_number(name, value, rule, accept):
         raise TypeError(
             f"`{name}` must be {rule}. Received: {name}={value!r} of type {type(value).__name__}"
         )
-    if not math.isfinite(value) or not accept(value):
+    if not math.isfinite(value) or not accept(float(value)):
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
     return float(value)
 
 
-def check_integer(name, value, rule, accept):
+def check_integer(name: str, value: Any, rule: str, accept: Callable[[int], bool]) -> int:
     """Return `value` as an int if it is an integer for which `accept` holds."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(
             f"`{name}` must be {rule}. Received: {name}={value!r} of type {type(value).__name__}"
         )
-    if not accept(value):
+    if not accept(int(value)):
         raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
     return int(value)
 
 
-def check_flag(name, value):
+def check_flag(name: str, value: Any) -> bool:
     """Return `value` if it is a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"`{name}` must be True or False. Received: {name}={value!r}")
     return value
 
 
-def check_beta(beta):
+def check_beta(beta: Any) -> float:
     """Return the step size of the retraction as a float, or raise."""
     return check_number(
         "beta",
@@ -52,14 +56,14 @@ def check_beta(beta):
     )
 
 
-def check_scale(scale):
+def check_scale(scale: Any) -> float:
     """Return the singular value to aim at as a float, or raise."""
     # Beyond these, its square or the kernel itself may be zero or infinite in half precision.
     rule = "a positive number, from 1e-4 to 1e4"
     return check_number("scale", scale, rule, lambda value: 1e-4 <= value <= 1e4)
 
 
-def check_norm(norm):
+def check_norm(norm: Any) -> Norm:
     """Return the norm as "inf" or 2, or raise."""
     number = isinstance(norm, numbers.Real) and not isinstance(norm, bool)
     if not (number and norm in (2, math.inf)) and not (isinstance(norm, str) and norm == "inf"):
@@ -67,7 +71,7 @@ def check_norm(norm):
     return 2 if norm == 2 else "inf"
 
 
-def check_choice(name, value, choices):
+def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
     """Return `value` if it is one of `choices`."""
     # By type as well: an array is equal to a choice here and there.
     if not any(type(value) is type(choice) and value == choice for choice in choices):

@@ -1,17 +1,34 @@
 """Constraints on weights, applied by Keras after every update."""
 
 import numbers
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_parseval._kernel_layout import Groups, HasLayout, KernelLayout, Scale
+from keras_parseval._simplex import project_simplex
+from keras_parseval._tight_frames import (
+    project_tight_frame,
+    sampled_tight_frame_step,
+    tight_frame_step,
+)
 from keras_parseval._validation import check_beta, check_flag, check_integer, check_number
-from keras_parseval.kernels import KernelLayout
-from keras_parseval.projections import project_simplex, sampled_tight_frame_step, tight_frame_step
+from keras_parseval.initializers import TightFrame
+
+__all__ = [
+    "ParsevalTightFrame",
+    "Simplex",
+    "project_simplex",
+    "project_tight_frame",
+    "sampled_tight_frame_step",
+    "tight_frame",
+    "tight_frame_step",
+]
 
 
 @keras.saving.register_keras_serializable(package="keras_parseval")
-class ParsevalTightFrame(keras.constraints.Constraint):
+class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
     """Keeps a kernel close to a Parseval tight frame, so that its layer is 1-Lipschitz.
 
     After every update of the weights, the kernel, read as a matrix `W` with one
@@ -29,27 +46,27 @@ class ParsevalTightFrame(keras.constraints.Constraint):
 
     Args:
         beta: Size of the step, in (0, 0.5]. 0.1 keeps the singular values at 1,
-            and cost little accuracy in the trials of `examples/RESULTS.md`; the
+            and cost little accuracy in the trials of the results page; the
             paper's 3e-4 corrects slowly and suits long schedules. Where a
             step would overshoot it is shortened, so no start and no learning
-            rate makes it diverge.
+            rate makes it diverge. Defaults to 0.1.
         rows: How many output units take part in each step, drawn at random
             each time: a fraction (float) in (0, 1], or a count (int) of at least
             2. The cost of a step falls with its square. Kernels with no fewer
             outputs than inputs are sampled on the side of the inputs, each
             group of a grouped convolution separately. A fraction stands for 2
-            units at least.
+            units at least. Defaults to 1.0, all units.
         unbiased: If true, `beta` is raised (to 0.5 at most) to make up for the
             pairs of units that a sample leaves out, so that a small
             sample keeps the kernel as tight as the full step would. This is
-            the cheap mode; the paper keeps `beta` as it is.
-        steps: Number of steps after each update.
+            the cheap mode; the paper keeps `beta` as it is. Defaults to `False`.
+        steps: Number of steps after each update. Defaults to 1.
         scale: The singular value to aim at: `"auto"`, as above, or a positive
             number. `prod(ceil(kernel_size / strides))**-0.5` is enough for a
-            convolution with strides.
+            convolution with strides. Defaults to `"auto"`.
         groups: The `groups` argument of the convolution, or `"depthwise"` for
-            the depthwise kernel of `DepthwiseConv2D` or `SeparableConv2D`.
-        output_axis: -1, or -2 for `Conv2DTranspose` and its kin.
+            the depthwise kernel of `DepthwiseConv2D` or `SeparableConv2D`. Defaults to 1.
+        output_axis: -1, or -2 for `Conv2DTranspose` and its kin. Defaults to -1.
 
     Example:
 
@@ -69,13 +86,14 @@ class ParsevalTightFrame(keras.constraints.Constraint):
 
     def __init__(
         self,
-        beta=0.1,
-        rows=1.0,
-        unbiased=False,
-        steps=1,
-        scale="auto",
-        groups=1,
-        output_axis=-1,
+        beta: float = 0.1,
+        *,
+        rows: float | int = 1.0,
+        unbiased: bool = False,
+        steps: int = 1,
+        scale: Scale = "auto",
+        groups: Groups = 1,
+        output_axis: int = -1,
     ):
         self.beta = check_beta(beta)
         self.rows = _check_rows(rows)
@@ -83,7 +101,7 @@ class ParsevalTightFrame(keras.constraints.Constraint):
         self.steps = check_integer("steps", steps, "a positive integer", lambda value: value > 0)
         self.layout = KernelLayout(scale, groups, output_axis)
 
-    def __call__(self, w):
+    def __call__(self, w: Any) -> Any:
         kernel = ops.convert_to_tensor(w)
         shape = tuple(kernel.shape)
         matrices = self.layout.to_matrices(kernel)
@@ -91,14 +109,14 @@ class ParsevalTightFrame(keras.constraints.Constraint):
             matrices = self._step(matrices, self.layout.target(shape))
         return self.layout.to_kernel(matrices, shape)
 
-    def _step(self, matrices, target):
+    def _step(self, matrices: Any, target: float) -> Any:
         units = min(matrices.shape[-2:])
         count = _count_rows(self.rows, units)
         if count == units:
             return tight_frame_step(matrices, self.beta, target)
         return sampled_tight_frame_step(matrices, self.beta, count, target, self.unbiased)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "beta": self.beta,
             "rows": self.rows,
@@ -108,7 +126,7 @@ class ParsevalTightFrame(keras.constraints.Constraint):
         }
 
 
-def _check_rows(rows):
+def _check_rows(rows: Any) -> float | int:
     rule = (
         "a fraction (float) in the interval (0, 1], or a count (int) of at least 2, because "
         "one unit alone is never made orthogonal to another; 1.0 stands for all units"
@@ -118,7 +136,7 @@ def _check_rows(rows):
     return check_number("rows", rows, rule, lambda value: 0 < value <= 1)
 
 
-def _count_rows(rows, units):
+def _count_rows(rows: float | int, units: int) -> int:
     """The number of rows to draw from a matrix whose shorter side is `units`."""
     if isinstance(rows, float):
         return min(units, max(2, round(rows * units)))
@@ -135,10 +153,10 @@ def _count_rows(rows, units):
 class Simplex(keras.constraints.Constraint):
     """Projects weights onto the simplex: non-negative, with sum 1.
 
-    The exact Euclidean projection, see `kp.project_simplex`.
+    The exact Euclidean projection, see `kp.constraints.project_simplex`.
 
     Args:
-        axis: The axis along which the weights sum to 1.
+        axis: The axis along which the weights sum to 1. Defaults to -1.
 
     Example:
 
@@ -147,11 +165,62 @@ class Simplex(keras.constraints.Constraint):
     ```
     """
 
-    def __init__(self, axis=-1):
+    def __init__(self, axis: int = -1):
         self.axis = check_integer("axis", axis, "an integer", lambda value: True)
 
-    def __call__(self, w):
+    def __call__(self, w: Any) -> Any:
         return project_simplex(w, self.axis)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"axis": self.axis}
+
+
+def tight_frame(
+    prefix: str = "kernel",
+    *,
+    beta: float = 0.1,
+    rows: float | int = 1.0,
+    unbiased: bool = False,
+    steps: int = 1,
+    scale: Scale = "auto",
+    groups: Groups = 1,
+    output_axis: int = -1,
+    seed: Any = None,
+) -> dict[str, Any]:
+    """Constraint and initializer of a layer in one call, with the same reading of the kernel.
+
+    Args:
+        prefix: What the layer calls the kernel: `"depthwise"` or `"pointwise"` for layers with
+            such kernels. Defaults to `"kernel"`.
+        beta: As in `kp.ParsevalTightFrame`. Defaults to 0.1.
+        rows: As in `kp.ParsevalTightFrame`. Defaults to 1.0.
+        unbiased: As in `kp.ParsevalTightFrame`. Defaults to `False`.
+        steps: As in `kp.ParsevalTightFrame`. Defaults to 1.
+        scale: As in `kp.ParsevalTightFrame`. Defaults to `"auto"`.
+        groups: As in `kp.ParsevalTightFrame`. Defaults to 1.
+        output_axis: As in `kp.ParsevalTightFrame`. Defaults to -1.
+        seed: As in `kp.TightFrame`. Defaults to `None`.
+
+    Returns:
+        A dictionary of arguments: `kernel_constraint`, a `kp.ParsevalTightFrame`, and
+        `kernel_initializer`, a `kp.TightFrame`.
+
+    Example:
+
+    ```python
+    keras.layers.Dense(64, **kp.tight_frame())
+    keras.layers.Conv2D(64, 3, groups=4, **kp.tight_frame(beta=0.5, groups=4))
+    keras.layers.DepthwiseConv2D(3, **kp.tight_frame("depthwise", groups="depthwise"))
+    ```
+    """
+    if prefix not in ("kernel", "depthwise", "pointwise", "recurrent"):
+        raise ValueError(
+            '`prefix` must be what the layer calls its kernel: "kernel", "depthwise", "pointwise" '
+            f'or "recurrent". Received: prefix={prefix!r}'
+        )
+    layout: dict[str, Any] = {"scale": scale, "groups": groups, "output_axis": output_axis}
+    options: dict[str, Any] = {"rows": rows, "unbiased": unbiased, "steps": steps}
+    return {
+        f"{prefix}_constraint": ParsevalTightFrame(beta, **options, **layout),
+        f"{prefix}_initializer": TightFrame(seed=seed, **layout),
+    }

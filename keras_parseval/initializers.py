@@ -1,14 +1,18 @@
 """Initial values for Parseval networks."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_parseval._kernel_layout import Groups, HasLayout, KernelLayout, Scale
 from keras_parseval._validation import check_integer
-from keras_parseval.kernels import KernelLayout
+
+__all__ = ["TightFrame"]
 
 
 @keras.saving.register_keras_serializable(package="keras_parseval")
-class TightFrame(keras.initializers.Initializer):
+class TightFrame(HasLayout, keras.initializers.Initializer):
     """A random tight frame, uniform over all of them.
 
     Constraints act after the first update. With this initializer the kernel
@@ -21,10 +25,12 @@ class TightFrame(keras.initializers.Initializer):
     Args:
         scale: The common singular value: `"auto"` is 1 for a matrix and
             `prod(kernel_size)**-0.5` for a convolution. Or a positive number.
-        groups: The `groups` argument of the convolution, or `"depthwise"`.
-        output_axis: -1, or -2 for transposed convolutions.
+            Defaults to `"auto"`.
+        groups: The `groups` argument of the convolution, or `"depthwise"`. Defaults to 1.
+        output_axis: -1, or -2 for transposed convolutions. Defaults to -1.
         seed: Integer, `keras.random.SeedGenerator`, or `None`. As with all
             Keras initializers, an integer gives the same values at every call.
+            Defaults to `None`.
 
     Example:
 
@@ -33,13 +39,25 @@ class TightFrame(keras.initializers.Initializer):
     ```
     """
 
-    def __init__(self, scale="auto", groups=1, output_axis=-1, seed=None):
+    def __init__(
+        self,
+        *,
+        scale: Scale = "auto",
+        groups: Groups = 1,
+        output_axis: int = -1,
+        seed: Any = None,
+    ):
         self.layout = KernelLayout(scale, groups, output_axis)
         _check_seed(seed)
-        # Holds the seed too, by Keras's own rules.
+        # Holds the seed too, by the rules of Keras.
         self._normal = keras.initializers.RandomNormal(stddev=1.0, seed=seed)
 
-    def __call__(self, shape, dtype=None):
+    @property
+    def seed(self) -> Any:
+        """The seed that values are drawn with; a random one where none was given."""
+        return self._normal.seed
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
         shape = tuple(shape)
         *groups, inputs, outputs = self.layout.matrices_shape(shape)
         long, short = max(outputs, inputs), min(outputs, inputs)
@@ -52,11 +70,11 @@ class TightFrame(keras.initializers.Initializer):
         kernel = self.layout.to_kernel(frames * self.layout.target(shape), shape)
         return ops.cast(kernel, dtype or keras.config.floatx())
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**self.layout.get_config(), "seed": self._normal.get_config()["seed"]}
 
 
-def _check_seed(seed):
+def _check_seed(seed: Any) -> None:
     # A dictionary is a seed generator that was serialized.
     if seed is None or isinstance(seed, (keras.random.SeedGenerator, dict)):
         return

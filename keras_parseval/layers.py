@@ -1,11 +1,15 @@
 """Layers that keep a network's Lipschitz constant where it is."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_parseval._simplex import project_simplex
 from keras_parseval._validation import check_integer
 from keras_parseval.constraints import Simplex
-from keras_parseval.projections import project_simplex
+
+__all__ = ["ConvexAdd", "MaxMin", "convex_add"]
 
 
 @keras.saving.register_keras_serializable(package="keras_parseval")
@@ -23,7 +27,7 @@ class ConvexAdd(keras.layers.Layer):
     Args:
         coefficients_initializer: Initializer of the coefficients. What it
             gives is projected onto the simplex, so that any constant means
-            equal coefficients.
+            equal coefficients. Defaults to `"ones"`.
         **kwargs: Name, dtype and other arguments of a Keras layer.
 
     Attributes:
@@ -39,13 +43,13 @@ class ConvexAdd(keras.layers.Layer):
     ```
     """
 
-    def __init__(self, coefficients_initializer="ones", **kwargs):
+    def __init__(self, coefficients_initializer: Any = "ones", **kwargs: Any):
         super().__init__(**kwargs)
         self.coefficients_initializer = keras.initializers.get(coefficients_initializer)
         self.coefficients = None
         self.supports_masking = True
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         _merge_shapes(input_shape)
         self.coefficients = self.add_weight(
             shape=(len(input_shape),),
@@ -54,10 +58,10 @@ class ConvexAdd(keras.layers.Layer):
             name="coefficients",
         )
 
-    def _initial_coefficients(self, shape, dtype=None):
+    def _initial_coefficients(self, shape: Any, dtype: Any = None) -> Any:
         return project_simplex(self.coefficients_initializer(shape, dtype=dtype))
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         shapes = keras.tree.map_structure(lambda x: tuple(x.shape), inputs)
         _merge_shapes(shapes)
         coefficients = ops.convert_to_tensor(self.coefficients)
@@ -69,10 +73,10 @@ class ConvexAdd(keras.layers.Layer):
             )
         return sum(coefficients[index] * x for index, x in enumerate(inputs))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return _merge_shapes(input_shape)
 
-    def compute_mask(self, inputs, mask=None):
+    def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         # As in Keras's own merge layers, a step counts if any input has it.
         if mask is None or any(each is None for each in mask):
             return None
@@ -81,12 +85,12 @@ class ConvexAdd(keras.layers.Layer):
             merged = ops.logical_or(merged, other)
         return merged
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         initializer = keras.initializers.serialize(self.coefficients_initializer)
         return {**super().get_config(), "coefficients_initializer": initializer}
 
 
-def convex_add(inputs, **kwargs):
+def convex_add(inputs: list[Any], **kwargs: Any) -> Any:
     """Functional interface to `kp.ConvexAdd`, as `keras.layers.add` is to `Add`.
 
     Args:
@@ -100,13 +104,13 @@ def convex_add(inputs, **kwargs):
 
     ```python
     first, second = keras.Input((8,)), keras.Input((8,))
-    outputs = kp.convex_add([first, second])
+    outputs = kp.layers.convex_add([first, second])
     ```
     """
     return ConvexAdd(**kwargs)(inputs)
 
 
-def _merge_shapes(shapes):
+def _merge_shapes(shapes: Any) -> tuple[int | None, ...]:
     """The common shape of all inputs; unknown dimensions take any size."""
     if not isinstance(shapes, (list, tuple)) or not all(
         isinstance(shape, (list, tuple)) for shape in shapes
@@ -143,7 +147,7 @@ class MaxMin(keras.layers.Layer):
 
     Args:
         axis: The axis of the channels, an even number of them. Channels
-            `2 i` and `2 i + 1` form a pair.
+            `2 i` and `2 i + 1` form a pair. Defaults to -1.
         **kwargs: Name, dtype and other arguments of a Keras layer.
 
     Example:
@@ -157,12 +161,12 @@ class MaxMin(keras.layers.Layer):
     - [Anil et al., 2019](https://arxiv.org/abs/1811.05381)
     """
 
-    def __init__(self, axis=-1, **kwargs):
+    def __init__(self, axis: int = -1, **kwargs: Any):
         super().__init__(**kwargs)
         self.axis = check_integer("axis", axis, "an integer", lambda value: True)
         self.supports_masking = True
 
-    def build(self, input_shape):
+    def build(self, input_shape: Any) -> None:
         rank = len(input_shape)
         if not -rank <= self.axis < rank:
             raise ValueError(
@@ -178,15 +182,15 @@ class MaxMin(keras.layers.Layer):
                 f"input_shape={tuple(input_shape)}"
             )
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         axis = self.axis % len(inputs.shape)
         every = (slice(None),) * axis
         first, second = inputs[(*every, slice(0, None, 2))], inputs[(*every, slice(1, None, 2))]
         pairs = ops.stack([ops.maximum(first, second), ops.minimum(first, second)], axis=axis + 1)
         return ops.reshape(pairs, ops.shape(inputs))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "axis": self.axis}

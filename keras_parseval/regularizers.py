@@ -1,15 +1,19 @@
 """The tight-frame constraint as a penalty."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_parseval._kernel_layout import Groups, HasLayout, KernelLayout, Scale
+from keras_parseval._tight_frames import tight_frame_penalty
 from keras_parseval._validation import check_number
-from keras_parseval.kernels import KernelLayout
-from keras_parseval.projections import tight_frame_penalty
+
+__all__ = ["TightFrameRegularizer"]
 
 
 @keras.saving.register_keras_serializable(package="keras_parseval")
-class TightFrameRegularizer(keras.regularizers.Regularizer):
+class TightFrameRegularizer(HasLayout, keras.regularizers.Regularizer):
     """The paper's penalty on kernels that are not tight frames, as a loss term.
 
     `R(W) = beta / 4 * scale**2 * ||W W^T / scale**2 - I||_F**2`, over the smaller
@@ -21,9 +25,9 @@ class TightFrameRegularizer(keras.regularizers.Regularizer):
 
     Args:
         beta: Positive weight of the penalty.
-        scale: As in `kp.ParsevalTightFrame`.
-        groups: As in `kp.ParsevalTightFrame`.
-        output_axis: As in `kp.ParsevalTightFrame`.
+        scale: As in `kp.ParsevalTightFrame`. Defaults to `"auto"`.
+        groups: As in `kp.ParsevalTightFrame`. Defaults to 1.
+        output_axis: As in `kp.ParsevalTightFrame`. Defaults to -1.
 
     Example:
 
@@ -32,14 +36,21 @@ class TightFrameRegularizer(keras.regularizers.Regularizer):
     ```
     """
 
-    def __init__(self, beta, scale="auto", groups=1, output_axis=-1):
+    def __init__(
+        self,
+        beta: float,
+        *,
+        scale: Scale = "auto",
+        groups: Groups = 1,
+        output_axis: int = -1,
+    ):
         self.beta = check_number("beta", beta, "a positive number", lambda value: value > 0)
         self.layout = KernelLayout(scale, groups, output_axis)
 
-    def __call__(self, x):
+    def __call__(self, x: Any) -> Any:
         kernel = ops.convert_to_tensor(x)
         target = self.layout.target(tuple(kernel.shape))
         return tight_frame_penalty(self.layout.to_matrices(kernel), self.beta, target)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"beta": self.beta, **self.layout.get_config()}

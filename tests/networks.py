@@ -27,13 +27,17 @@ def _pick(rng, *choices):
 
 
 def _convolution(kind, **options):
-    def make(rng):
+    def block(x, rng):
         stride = int(rng.integers(1, 3))
         dilation = 1 if stride > 1 else int(rng.integers(1, 3))
-        settings = {"strides": stride, "dilation_rate": dilation, "padding": _pick(rng, "same")}
-        return kind(**{**settings, "kernel_size": int(rng.integers(1, 4)), **options})
+        settings = {"strides": stride, "dilation_rate": dilation}
+        settings = {**settings, "kernel_size": int(rng.integers(1, 4)), **options}
+        window = settings["dilation_rate"] * (settings["kernel_size"] - 1) + 1
+        # A transposed convolution makes images larger, so any of them will do.
+        fits = kind is L.Conv2DTranspose or window <= min(x.shape[1:3])
+        return kind(padding=_pick(rng, *["same", "valid"][: 1 + fits]), **settings)(x)
 
-    return _layer(make)
+    return block
 
 
 def _merge(make):

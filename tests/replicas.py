@@ -53,7 +53,7 @@ def measure(strategy, data, test):
     with strategy.scope():
         model = network(learning_rate=0.0)
     evaluation = kp.AdversarialEvaluation(test, snr=(30, 20, 10), batch_size=BATCH)
-    callbacks = [kp.AdversarialTraining(kp.FGSM(0.3)), evaluation]
+    callbacks = [kp.AdversarialTraining(epsilon=0.3), evaluation]
     options = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "validation_data": test}
     history = model.fit(*data, callbacks=callbacks, **options).history
     return {key: values[0] for key, values in history.items()}

@@ -114,10 +114,10 @@ def run(folder, how, kill):
     x, y = examples()
     model, epoch, keep = resume(folder, how)
     data = EpochOrder(x, y)
-    attack = kp.IteratedFGSM(0.1, steps=2, random_start=True)
+    attack = kp.attacks.PGD(steps=2)
     callbacks = [
         FollowEpoch(data),
-        kp.AdversarialTraining(stddev=0.3, seed=7, start_epoch=1),
+        kp.AdversarialTraining(stddev=0.3, seed=7, start_from_epoch=1),
         kp.AdversarialEvaluation((x, y), epsilon=0.1, attack=attack, every=2),
         keep,
         Kill(kill),

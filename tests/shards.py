@@ -52,7 +52,7 @@ def sent(shape, axis, devices, rows):
     mesh = Mesh(np.array(jax.devices()[:devices]), ("model",))
     sharding = NamedSharding(mesh, PartitionSpec(*spec))
     constraint = jax.jit(
-        kp.ParsevalTightFrame(0.1, rows), in_shardings=sharding, out_shardings=sharding
+        kp.ParsevalTightFrame(0.1, rows=rows), in_shardings=sharding, out_shardings=sharding
     )
     text = constraint.lower(jax.ShapeDtypeStruct(shape, "float32")).compile().as_text()
     return [(kind, [int(n) for n in size.split(",") if n]) for size, kind in _SENT.findall(text)]

@@ -14,9 +14,8 @@ KEYS = [f"val_adv_accuracy_snr{level}" for level in (50, 45, 40, 33)]
 
 def test_the_logs_are_what_robust_accuracy_says():
     model, data = linear_model(), points()
-    history = model.fit(
-        *data, verbose=0, epochs=2, callbacks=[kp.AdversarialEvaluation(data)]
-    ).history
+    evaluation = kp.AdversarialEvaluation(*data)
+    history = model.fit(*data, verbose=0, epochs=2, callbacks=[evaluation]).history
     result = kp.robust_accuracy(model, *data)
     assert list(history) == ["loss", *KEYS]
     assert [history[key][-1] for key in KEYS] == list(result.accuracies)
@@ -44,7 +43,7 @@ def test_data_sets():
 
 def test_levels_attacks_and_names_of_ones_own():
     model, data = linear_model(), points()
-    attack = kp.IteratedFGSM(0, 5, norm=2, labels="true")
+    attack = kp.IteratedFGSM(steps=5, norm=2)
     evaluation = kp.AdversarialEvaluation(data, epsilon=(0.1, 2), attack=attack, prefix="pgd_")
     history = model.fit(*data, verbose=0, callbacks=[evaluation]).history
     assert list(history) == ["loss", "pgd_accuracy_eps0.1", "pgd_accuracy_eps2"]
@@ -118,7 +117,7 @@ def test_skipped_epochs_break_nothing(tmp_path):
     [
         ((points()[0].astype("uint8"), points()[1]), TypeError, "floating-point"),
         ((points()[0][:0], points()[1][:0]), ValueError, "an empty data set"),
-        ((points()[0], None), ValueError, "Labels are needed"),
+        ((points()[0], points()[1] + 7), ValueError, "the numbers of classes"),
     ],
 )
 def test_bad_data_is_refused_before_the_training(data, error, message):
@@ -129,10 +128,17 @@ def test_bad_data_is_refused_before_the_training(data, error, message):
 
 
 @pytest.mark.parametrize(
-    "data", [None, (1, 2, 3), iter([points()])], ids=["none", "three", "iterator"]
+    "data, error, message",
+    [
+        (None, TypeError, "x=None"),
+        ((1, 2, 3), TypeError, "a tuple of 3"),
+        (iter([points()]), TypeError, "more than once"),
+        ((points()[0], None), ValueError, "Labels are needed"),
+    ],
+    ids=["none", "three", "iterator", "no labels"],
 )
-def test_data_that_cannot_be_read_twice_is_refused_at_once(data):
-    with pytest.raises(TypeError, match="`data` must be arrays"):
+def test_data_that_cannot_be_used_is_refused_at_once(data, error, message):
+    with pytest.raises(error, match=message):
         kp.AdversarialEvaluation(data)
 
 
@@ -153,7 +159,7 @@ def test_bad_models_are_refused_before_they_are_trained(name):
         ({"every": 0}, ValueError, "`every` must be"),
         ({"prefix": None}, TypeError, "`prefix` must be"),
         ({"batch_size": 0}, ValueError, "`batch_size` must be"),
-        ({"attack": None}, TypeError, "`attack` must be"),
+        ({"attack": kp.FGSM}, TypeError, "`attack` must be"),
     ],
     ids=str,
 )

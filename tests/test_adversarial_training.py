@@ -22,10 +22,10 @@ def seen_by(model):
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 1.0])
 def test_exactly_the_ratio_of_each_batch_is_replaced(kind, ratio):
     model, (x, y) = probed_model(8, **STEP_KINDS[kind]), points(8)
-    attack = kp.FGSM(0.3)
-    callback = kp.AdversarialTraining(attack, ratio)
+    attack = kp.FGSM()
+    callback = kp.AdversarialTraining(attack, epsilon=0.3, ratio=ratio)
     count = int(8 * ratio)
-    expected = to_numpy(attack(model, x[:count]))  # from the weights before the step
+    expected = to_numpy(attack(model, x[:count], epsilon=0.3))  # from the weights before the step
     model.fit(x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[callback])
     np.testing.assert_allclose(seen_by(model)[:count], expected, atol=1e-6)
     np.testing.assert_array_equal(seen_by(model)[count:], x[count:])
@@ -37,15 +37,14 @@ def test_a_step_is_a_plain_step_on_the_mixed_batch(kind):
     """Replayed by hand, several steps: weights, statistics and logs, all of the mixed batch."""
     model = probed_model(8, normalization=True, **STEP_KINDS[kind])
     twin, (x, y) = copy_of(model), points(24)
-    attack = kp.FGSM(0.3, labels="true")
-    history = model.fit(
-        x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[kp.AdversarialTraining(attack)]
-    ).history
+    attack = kp.FGSM(labels="true")
+    training = kp.AdversarialTraining(attack, epsilon=0.3)
+    history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[training]).history
     losses = []
     for start in range(0, 24, 8):
         part = slice(start, start + 8)
         mixed = x[part].copy()
-        mixed[:4] = to_numpy(attack(twin, mixed[:4], y[part][:4]))
+        mixed[:4] = to_numpy(attack(twin, mixed[:4], y[part][:4], epsilon=0.3))
         twin.reset_metrics()
         losses.append(twin.train_on_batch(mixed, y[part], return_dict=True)["loss"])
     for ours, theirs in zip(model.get_weights(), twin.get_weights()):
@@ -78,13 +77,12 @@ def test_magnitudes_follow_the_truncated_half_normal():
     """Kolmogorov-Smirnov against the distribution function, over 10,000 steps' draws."""
     from math import erf
 
-    from keras_parseval.callbacks.adversarial_training import _StepSeed, draw_magnitude
+    from keras_parseval._seed import Seed
+    from keras_parseval.callbacks._adversarial_training import draw_magnitude
 
-    seed = _StepSeed(0, keras.optimizers.SGD())
     draws = np.empty(10_000)
     for step in range(len(draws)):
-        seed.counter = step
-        draws[step] = to_numpy(draw_magnitude(2 / 255, seed))
+        draws[step] = to_numpy(draw_magnitude(2 / 255, Seed(0, step)))
     z = np.sort(draws) / (2 / 255)
     assert 0 <= z[0] and z[-1] <= 2
     cumulative = np.array([erf(value / 2**0.5) for value in z]) / erf(2**0.5)
@@ -142,7 +140,7 @@ class InterruptBefore(keras.callbacks.Callback):
 )
 def test_the_model_is_left_as_it_was(how):
     model = probed_model(8)
-    training = kp.AdversarialTraining(kp.FGSM(0.3))
+    training = kp.AdversarialTraining(epsilon=0.3)
     if how == "finished":
         fit_briefly(model, [training])
     elif how == "data":
@@ -163,7 +161,7 @@ def test_the_model_is_left_as_it_was(how):
 
 
 def test_an_interrupted_model_can_be_attacked_again():
-    model, training = probed_model(8), kp.AdversarialTraining(kp.FGSM(0.3))
+    model, training = probed_model(8), kp.AdversarialTraining(epsilon=0.3)
     with pytest.raises(KeyboardInterrupt):
         fit_briefly(model, [training, Interrupt()])
     fit_briefly(model, [training])
@@ -186,7 +184,7 @@ class InterruptIn(keras.callbacks.Callback):
 
 
 def test_a_model_compiled_anew_is_not_trained_by_its_old_function():
-    model, training = probed_model(8), kp.AdversarialTraining(kp.FGSM(0.3), start_epoch=1)
+    model, training = probed_model(8), kp.AdversarialTraining(epsilon=0.3, start_from_epoch=1)
     with pytest.raises(KeyboardInterrupt):
         fit_briefly(model, [training, InterruptIn(1)], epochs=2)
     model.compile(keras.optimizers.SGD(0.0), model.loss, jit_compile=JIT_COMPILE)
@@ -206,7 +204,7 @@ def test_other_training_in_between_is_left_alone():
             self.model.train_on_batch(x[:8], y[:8])
             np.testing.assert_array_equal(seen_by(self.model), x[:8])
 
-    fit_briefly(model, [Extra(), kp.AdversarialTraining(kp.FGSM(0.3))], epochs=3)
+    fit_briefly(model, [Extra(), kp.AdversarialTraining(epsilon=0.3)], epochs=3)
     assert_trains_plainly(model)
 
 
@@ -222,14 +220,32 @@ def test_a_model_compiled_anew_on_the_way_is_attacked_as_it_is_now():
                 self.weights = to_numpy(model.trainable_variables[0]).copy()
 
     recompile = Recompile()
-    fit_briefly(model, [recompile, kp.AdversarialTraining(kp.FGSM(0.3))], epochs=2)
+    fit_briefly(model, [recompile, kp.AdversarialTraining(epsilon=0.3)], epochs=2)
     np.testing.assert_array_equal(to_numpy(model.trainable_variables[0]), recompile.weights)
     assert (seen_by(model)[:4] != x[16:20]).any()
 
 
 def test_two_at_a_time_are_refused():
     with pytest.raises(ValueError, match="one `AdversarialTraining` at a time"):
-        fit_briefly(mlp(), [kp.AdversarialTraining(), kp.AdversarialTraining(kp.FGSM(0.1))])
+        fit_briefly(mlp(), [kp.AdversarialTraining(), kp.AdversarialTraining(epsilon=0.1)])
+
+
+@pytest.mark.parametrize("attack", [kp.FGSM(norm=2), kp.IteratedFGSM(steps=2)], ids=str)
+def test_any_attack_without_epsilon_has_magnitudes_that_are_drawn(attack):
+    model, x = probed_model(8), points(24)[0]
+    fit_briefly(model, [kp.AdversarialTraining(attack, stddev=0.2, seed=3)])
+    moved = seen_by(model)[:4] - x[16:20]
+    drawn = np.linalg.norm(moved, axis=-1) if attack.norm == 2 else abs(moved).max(axis=-1)
+    np.testing.assert_allclose(drawn, drawn[0], rtol=1e-4)  # the same for the whole batch
+    assert 0 < drawn[0] <= 0.4
+
+
+def test_epsilon_for_each_channel_and_a_mask():
+    model, x = probed_model(8), points(24)[0]
+    epsilon, mask = np.linspace(0.1, 0.6, FEATURES), np.array([1, 1, 0, 1, 1, 0])
+    fit_briefly(model, [kp.AdversarialTraining(kp.FGSM(mask=mask), epsilon=epsilon)])
+    moved = abs(seen_by(model)[:4] - x[16:20])
+    np.testing.assert_allclose(moved, np.tile(epsilon * mask, (4, 1)), atol=1e-6)
 
 
 def test_accumulated_minibatches_have_magnitudes_of_their_own():
@@ -248,13 +264,13 @@ def test_accumulated_minibatches_have_magnitudes_of_their_own():
     assert len(set(np.round(sizes, 5))) == 3
 
 
-def test_start_epoch_waits():
+def test_start_from_epoch_waits():
     model, x = probed_model(8), points(24)[0][16:]
     attacked = []
     record = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: attacked.append(bool((seen_by(model) != x).any()))
     )
-    training = kp.AdversarialTraining(kp.FGSM(0.3), start_epoch=2)
+    training = kp.AdversarialTraining(epsilon=0.3, start_from_epoch=2)
     fit_briefly(model, [training, record], epochs=4)
     assert attacked == [False, False, True, True]
     assert_trains_plainly(model)
@@ -262,7 +278,7 @@ def test_start_epoch_waits():
 
 def test_validation_data_is_not_attacked():
     model, (x, y) = probed_model(8), points(24)
-    training = kp.AdversarialTraining(kp.FGSM(0.5))
+    training = kp.AdversarialTraining(epsilon=0.5)
     history = fit_briefly(model, [training], validation_data=(x, y), validation_batch_size=8)
     loss, accuracy = model.evaluate(x, y, batch_size=8, verbose=0)
     assert history.history["val_loss"][-1] == pytest.approx(loss, abs=1e-6)
@@ -324,17 +340,18 @@ def test_epochs_and_fits_do_not_compile_again():
     assert len(traces) == plain
 
 
-def random_starts():
-    return kp.IteratedFGSM(0.2, 3, random_start=True)
-
-
-@pytest.mark.parametrize("attack", [None, random_starts()], ids=["default", "random start"])
-def test_runs_with_the_same_seed_agree(attack):
+@pytest.mark.parametrize(
+    "attack, epsilon",
+    [(None, None), (kp.attacks.PGD(steps=3), 0.2), (kp.attacks.PGD(steps=2, restarts=2), 0.2)],
+    ids=["default", "random start", "restarts"],
+)
+def test_runs_with_the_same_seed_agree(attack, epsilon):
     results = []
     for seed in (1, 1, 2):
         keras.utils.set_random_seed(0)
         model = probed_model(8)
-        fit_briefly(model, [kp.AdversarialTraining(attack, seed=seed)], epochs=2)
+        training = kp.AdversarialTraining(attack, epsilon=epsilon, seed=seed)
+        fit_briefly(model, [training], epochs=2)
         results.append(model.get_weights())
     for first, second in zip(results[0], results[1]):
         np.testing.assert_array_equal(first, second)
@@ -378,13 +395,13 @@ def test_every_kind_of_data(name):
     ((data, options),) = [(d, o) for n, d, o in input_kinds() if n == name]
     model = mlp()
     twin = copy_of(model)
-    for each, callbacks in ((model, [kp.AdversarialTraining(kp.FGSM(0.0))]), (twin, [])):
+    for each, callbacks in ((model, [kp.AdversarialTraining(epsilon=0.0)]), (twin, [])):
         # With epsilon 0, a step is a plain step.
         each.fit(*data, verbose=0, shuffle=False, callbacks=callbacks, **options)
     for ours, theirs in zip(model.get_weights(), twin.get_weights()):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
     history = model.fit(
-        *data, verbose=0, callbacks=[kp.AdversarialTraining(kp.FGSM(0.3))], **options
+        *data, verbose=0, callbacks=[kp.AdversarialTraining(epsilon=0.3)], **options
     )
     assert np.isfinite(history.history["loss"]).all()
 
@@ -430,7 +447,7 @@ def test_a_train_step_of_ones_own():
     model = Custom(inputs, keras.layers.Dense(CLASSES)(inputs))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss, run_eagerly=True, jit_compile=False)
-    fit_briefly(model, [kp.AdversarialTraining(kp.FGSM(0.3))])
+    fit_briefly(model, [kp.AdversarialTraining(epsilon=0.3)])
     first = points(24)[0][:8]
     assert (to_numpy(steps[0])[:4] != first[:4]).any()
     np.testing.assert_array_equal(to_numpy(steps[0])[4:], first[4:])
@@ -447,7 +464,7 @@ def test_one_of_several_inputs(kind):
     (x, y), z = points(20), np.ones((20, 2), "float32")
     data = {"image": x, "other": z} if kind == "dict" else [x, z]
     key = "image" if kind == "dict" else 0
-    training = kp.AdversarialTraining(stddev=0.1, perturb=key)
+    training = kp.AdversarialTraining(kp.FGSM(perturb=key), stddev=0.1)
     model.fit(data, y, batch_size=8, verbose=0, callbacks=[training])
     with pytest.raises(ValueError, match="`perturb` must name the input"):
         model.fit(data, y, verbose=0, callbacks=[kp.AdversarialTraining()])
@@ -482,14 +499,15 @@ def test_raw_images_are_refused_before_the_first_step():
         ({"ratio": float("nan")}, ValueError, "`ratio` must be"),
         ({"ratio": "half"}, TypeError, "`ratio` must be"),
         ({"stddev": -1}, ValueError, "`stddev` must be"),
-        ({"start_epoch": -1}, ValueError, "`start_epoch` must be"),
+        ({"start_from_epoch": -1}, ValueError, "`start_from_epoch` must be"),
         ({"seed": 0.5}, TypeError, "`seed` must be"),
-        ({"bounds": (1, 0)}, ValueError, "`bounds` must be"),
         ({"attack": "fgsm"}, TypeError, "`attack` must be None"),
-        ({"attack": kp.FGSM(0.1), "stddev": 0.1}, ValueError, "leave out stddev"),
-        ({"attack": kp.FGSM(0.1), "bounds": (0, 1)}, ValueError, "leave out bounds"),
-        ({"attack": kp.FGSM(np.ones((4, 1)))}, ValueError, "one for each channel"),
-        ({"attack": kp.FGSM(np.ones(4), norm=2)}, ValueError, "one for each channel"),
+        ({"attack": kp.FGSM}, TypeError, "`attack` must be None"),
+        ({"epsilon": 0.1, "stddev": 0.1}, ValueError, "not by both"),
+        ({"epsilon": -0.1}, ValueError, "`epsilon` must be finite and not negative"),
+        ({"epsilon": "0.1"}, TypeError, "`epsilon` must be a number"),
+        ({"epsilon": np.ones((4, 1))}, ValueError, "one for each channel"),
+        ({"attack": kp.FGSM(norm=2), "epsilon": np.ones(4)}, ValueError, "one for each channel"),
     ],
     ids=str,
 )

@@ -56,10 +56,11 @@ def test_attacks_equal_the_computation_by_hand(norm, labels, activation):
         "least_likely": logits.argmin(axis=-1),
     }[labels]
     sign = -1 if labels == "least_likely" else 1
-    one = to_numpy(kp.FGSM(0.3, norm, labels)(model, x, y))
+    one = to_numpy(kp.FGSM(norm=norm, labels=labels)(model, x, y, epsilon=0.3))
     expected = attack_by_hand(model, x, chosen, 0.3, norm, 1, 0.3, sign)
     np.testing.assert_allclose(one, expected, atol=2e-6)
-    many = to_numpy(kp.IteratedFGSM(0.3, 7, 0.1, norm, labels=labels)(model, x, y))
+    iterated = kp.IteratedFGSM(steps=7, step_size=0.1, norm=norm, labels=labels)
+    many = to_numpy(iterated(model, x, y, epsilon=0.3))
     expected = attack_by_hand(model, x, chosen, 0.3, norm, 7, 0.1, sign)
     np.testing.assert_allclose(many, expected, atol=1e-5)
 
@@ -82,10 +83,10 @@ def test_one_hot_losses_give_the_same_attack(loss, labels):
     x, y = points()
     sparse = linear_model()
     sparse.set_weights(model.get_weights())
-    ours = kp.FGSM(0.2, labels=labels)(model, x, np.eye(CLASSES, dtype="float32")[y])
-    np.testing.assert_allclose(
-        to_numpy(ours), to_numpy(kp.FGSM(0.2, labels=labels)(sparse, x, y)), atol=1e-6
-    )
+    attack = kp.FGSM(labels=labels)
+    ours = attack(model, x, np.eye(CLASSES, dtype="float32")[y], epsilon=0.2)
+    theirs = attack(sparse, x, y, epsilon=0.2)
+    np.testing.assert_allclose(to_numpy(ours), to_numpy(theirs), atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
@@ -100,7 +101,8 @@ def test_binary_classifiers(activation, labels, column):
     # The loss grows where the logit moves away from the label; the kernel is the gradient.
     up = {"predicted": ~positive, "true": y == 0, "least_likely": ~positive}[labels]
     expected = x + 0.1 * np.where(up, 1, -1)[:, None] * np.sign(kernel[:, 0])
-    crafted = kp.FGSM(0.1, labels=labels)(model, x, y[:, None] if column else y)
+    attack = kp.FGSM(labels=labels)
+    crafted = attack(model, x, y[:, None] if column else y, epsilon=0.1)
     np.testing.assert_allclose(to_numpy(crafted), expected, atol=1e-6)
 
 
@@ -130,7 +132,7 @@ def deep_model(end):
 def test_a_softmax_at_the_end_does_not_hide_the_gradient(end):
     model, x = deep_model(end), points(8)[0] / 50
     outputs = to_numpy(model(x))
-    crafted = to_numpy(kp.FGSM(0.01, labels="predicted")(model, x))
+    crafted = to_numpy(kp.FGSM()(model, x, epsilon=0.01))
     assert (abs(crafted - x) > 0.009).mean() > 0.9
     # and the model still ends with its softmax
     np.testing.assert_array_equal(to_numpy(model(x)), outputs)
@@ -162,7 +164,7 @@ def test_out_of_reach_logits_are_said_to_be():
     model, (x, _) = Subclassed(), points()
     model.compile(loss="sparse_categorical_crossentropy", jit_compile=JIT_COMPILE)
     with pytest.warns(UserWarning, match="cannot be reached"):
-        crafted = to_numpy(kp.FGSM(0.1)(model, x))
+        crafted = to_numpy(kp.FGSM()(model, x, epsilon=0.1))
     assert abs(crafted - x).max() == pytest.approx(0.1, abs=1e-6)
 
 
@@ -171,22 +173,47 @@ def test_out_of_reach_logits_are_said_to_be():
     "make",
     [
         kp.FGSM,
-        lambda *args, **options: kp.IteratedFGSM(*args, 10, **options),
-        lambda *args, **options: kp.IteratedFGSM(*args, 10, random_start=True, **options),
+        kp.IteratedFGSM,
+        kp.attacks.PGD,
+        lambda **options: kp.attacks.PGD(steps=5, restarts=3, **options),
     ],
-    ids=["fgsm", "iterated", "random start"],
+    ids=["fgsm", "iterated", "random start", "restarts"],
 )
 def test_ball_and_bounds_are_respected(make, norm):
     model, (x, _) = trained_network(), points(200, seed=3)
     x = np.clip(x, -1, 1)
     for epsilon in (0.0, 0.01, 0.3, 5.0):
-        crafted = to_numpy(make(epsilon, norm=norm, bounds=(-1, 1))(model, x))
+        crafted = to_numpy(make(norm=norm, bounds=(-1, 1))(model, x, epsilon=epsilon))
         assert crafted.min() >= -1 and crafted.max() <= 1
         delta = crafted - x
         size = abs(delta).max() if norm == "inf" else np.linalg.norm(delta, axis=-1).max()
         assert size <= epsilon * (1 + 1e-6) + 1e-7
         if epsilon == 0:
             np.testing.assert_array_equal(crafted, x)
+
+
+def plain_loop(model, x, labels, epsilon, norm, steps, low, high):
+    """Projected gradient ascent of a linear classifier, on points that are kept in the box."""
+    start, point = x.astype("float64"), x.astype("float64")
+    for _ in range(steps):
+        direction = direction_by_hand(gradient_by_hand(model, point, labels), norm)
+        delta = point + 2.5 * epsilon / steps * direction - start
+        if norm == "inf":
+            delta = np.clip(delta, -epsilon, epsilon)
+        else:
+            delta *= np.minimum(1, epsilon / np.linalg.norm(delta, axis=-1, keepdims=True))
+        point = np.clip(start + delta, low, high)
+    return point
+
+
+@pytest.mark.parametrize("norm, epsilon", [("inf", 0.3), (2, 0.8)])
+def test_what_is_carried_from_step_to_step_is_what_the_model_sees(norm, epsilon):
+    model, (x, y) = linear_model(), points(200)
+    x = np.clip(x, -0.5, 0.5)  # many features are at their bounds from the start
+    attack = kp.IteratedFGSM(steps=20, norm=norm, bounds=(-0.5, 0.5))
+    ours = to_numpy(attack(model, x, y, epsilon=epsilon))
+    expected = plain_loop(model, x, y, epsilon, norm, 20, -0.5, 0.5)
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
 
 
 _cache = {}
@@ -212,8 +239,8 @@ def test_the_loss_rises_and_iterating_is_no_weaker(norm, epsilon):
         return float(model.evaluate(inputs, y, verbose=0))
 
     clean = loss(x)
-    one = loss(to_numpy(kp.FGSM(epsilon, norm, "true")(model, x, y)))
-    many = loss(to_numpy(kp.IteratedFGSM(epsilon, 20, norm=norm, labels="true")(model, x, y)))
+    one = loss(to_numpy(kp.FGSM(norm=norm)(model, x, y, epsilon=epsilon)))
+    many = loss(to_numpy(kp.IteratedFGSM(steps=20, norm=norm)(model, x, y, epsilon=epsilon)))
     assert one > 1.2 * clean
     assert many >= one
 
@@ -222,8 +249,8 @@ def test_random_starts_differ_by_seed_alone():
     model, (x, _) = trained_network(), points()
 
     def craft(seed):
-        attack = kp.IteratedFGSM(0.1, 1, 0.01, random_start=True, seed=seed)
-        return to_numpy(attack(model, x))
+        attack = kp.attacks.PGD(steps=1, step_size=0.01, seed=seed)
+        return to_numpy(attack(model, x, epsilon=0.1))
 
     np.testing.assert_array_equal(craft(1), craft(1))
     assert (craft(1) != craft(2)).any()
@@ -256,8 +283,8 @@ def test_nothing_is_touched():
     expected = draw_globally(lambda: None)
 
     def attack_all():
-        for attack in (kp.FGSM(0.1), kp.IteratedFGSM(0.1, 3, random_start=True, norm=2)):
-            attack(model, x)
+        for attack in (kp.FGSM(), kp.attacks.PGD(steps=3, restarts=2, norm=2)):
+            attack(model, x, epsilon=0.1)
         kp.robust_accuracy(model, x, y)
 
     np.testing.assert_array_equal(draw_globally(attack_all), expected)
@@ -267,22 +294,23 @@ def test_nothing_is_touched():
 
 def test_epsilon_for_each_example_and_each_channel():
     x, _ = points(10)
-    model = linear_model()
+    model, attack = linear_model(), kp.FGSM()
     sizes = np.linspace(0.1, 1, 10)
-    moved = abs(to_numpy(kp.FGSM(sizes)(model, x)) - x)
+    moved = abs(to_numpy(attack(model, x, epsilon=sizes)) - x)
     np.testing.assert_allclose(moved, np.repeat(sizes[:, None], FEATURES, axis=1), atol=1e-6)
     channels = np.linspace(0, 0.5, FEATURES)
-    moved = abs(to_numpy(kp.FGSM(channels)(model, x)) - x)
+    moved = abs(to_numpy(attack(model, x, epsilon=channels)) - x)
     np.testing.assert_allclose(moved, np.repeat(channels[None], 10, axis=0), atol=1e-6)
-    lengths = np.linalg.norm(to_numpy(kp.FGSM(sizes, norm=2)(model, x)) - x, axis=-1)
+    euclidean = kp.FGSM(norm=2)
+    lengths = np.linalg.norm(to_numpy(euclidean(model, x, epsilon=sizes)) - x, axis=-1)
     np.testing.assert_allclose(lengths, sizes, rtol=1e-5)
     with pytest.raises(ValueError, match="say which is meant by its shape"):
-        kp.FGSM(channels)(model, x[:FEATURES])
-    explicit = kp.FGSM(channels[None])(model, x[:FEATURES])
+        attack(model, x[:FEATURES], epsilon=channels)
+    explicit = attack(model, x[:FEATURES], epsilon=channels[None])
     np.testing.assert_allclose(abs(to_numpy(explicit) - x[:FEATURES])[0], channels, atol=1e-6)
-    for wrong in (kp.FGSM(np.ones(4)), kp.FGSM(channels, norm=2)):
+    for wrong, epsilon in ((attack, np.ones(4)), (euclidean, channels)):
         with pytest.raises(ValueError, match="`epsilon` must be a number, one for each example"):
-            wrong(model, x)
+            wrong(model, x, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("norm", ["inf", 2])
@@ -290,10 +318,10 @@ def test_masked_features_stay_to_the_bit(norm):
     model, (x, _) = trained_network(), points()
     mask = np.array([1, 0, 1, 0, 1, 1])
     for attack in (
-        kp.FGSM(0.1, norm, mask=mask),
-        kp.IteratedFGSM(0.1, 5, norm=norm, random_start=True, mask=mask, bounds=(-9, 9)),
+        kp.FGSM(norm=norm, mask=mask),
+        kp.attacks.PGD(steps=5, norm=norm, mask=mask, bounds=(-9, 9)),
     ):
-        crafted = to_numpy(attack(model, x))
+        crafted = to_numpy(attack(model, x, epsilon=0.1))
         np.testing.assert_array_equal(crafted[:, mask == 0], x[:, mask == 0])
         assert (crafted[:, mask == 1] != x[:, mask == 1]).mean() > 0.9
 
@@ -310,15 +338,15 @@ def test_one_of_several_inputs(kind):
     (x, y), z = points(), np.ones((40, 2), "float32")
     data = {"image": x, "other": z} if kind == "dict" else [x, z]
     key, second = ("image", "other") if kind == "dict" else (0, 1)
-    crafted = kp.FGSM(0.1, perturb=key)(model, data)
+    crafted = kp.FGSM(perturb=key)(model, data, epsilon=0.1)
     np.testing.assert_allclose(abs(to_numpy(crafted[key]) - x), 0.1, atol=1e-6)
     np.testing.assert_array_equal(to_numpy(crafted[second]), z)
-    result = kp.robust_accuracy(model, data, y, attack=kp.FGSM(0, perturb=key, labels="true"))
+    result = kp.robust_accuracy(model, data, y, attack=kp.FGSM(perturb=key))
     assert result.accuracies[-1] <= result.clean
     with pytest.raises(ValueError, match="`perturb` must name the input"):
-        kp.FGSM(0.1)(model, data)
+        kp.FGSM()(model, data, epsilon=0.1)
     with pytest.raises(ValueError, match="`perturb` must be the key or index"):
-        kp.FGSM(0.1, perturb=7 if kind == "list" else "images")(model, data)
+        kp.FGSM(perturb=7 if kind == "list" else "images")(model, data, epsilon=0.1)
 
 
 def test_a_given_loss_is_used():
@@ -328,36 +356,96 @@ def test_a_given_loss_is_used():
     def negative_logit(y_true, y_pred):
         return -ops.sum(y_pred * ops.one_hot(y_true, CLASSES), axis=-1)
 
-    crafted = to_numpy(kp.FGSM(0.1, labels="true", loss=negative_logit)(model, x, y))
+    attack = kp.FGSM(loss=negative_logit)
+    crafted = to_numpy(attack(model, x, y, epsilon=0.1))
     kernel = to_numpy(model.layers[-1].kernel)
     np.testing.assert_allclose(crafted, x - 0.1 * np.sign(kernel.T[y]), atol=1e-6)
     # With its own loss, a model needs none.
     bare = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
     bare.set_weights(model.get_weights())
-    again = kp.FGSM(0.1, labels="true", loss=negative_logit)(bare, x, y)
+    again = attack(bare, x, y, epsilon=0.1)
     np.testing.assert_allclose(to_numpy(again), crafted, atol=1e-6)
+
+
+def count_passes(model):
+    """A list that grows with each pass through the model that is traced, or run eagerly."""
+    passes = []
+    layer = model.layers[-1]
+    call = layer.call
+    layer.call = lambda *args, **kwargs: (passes.append(1), call(*args, **kwargs))[1]
+    return passes
 
 
 def test_no_new_compilation_for_another_epsilon():
     model, (x, _) = linear_model(), points()
-    traces = []
-    layer = model.layers[-1]
-    call = layer.call
-    layer.call = lambda *args, **kwargs: (traces.append(1), call(*args, **kwargs))[1]
+    passes, attack = count_passes(model), kp.FGSM()
     for epsilon in (0.1, 0.2, np.full(len(x), 0.3)):
-        kp.FGSM(epsilon)(model, x)
-    if JIT_COMPILE:
-        assert len(traces) <= 2  # a number, and one for each example
+        attack(model, x, epsilon=epsilon)
+    if BACKEND == "torch":  # eager: one pass for each call, and no more
+        assert len(passes) == 3
+    else:
+        assert len(passes) <= 2  # a number, and one for each example
+
+
+def by_signature(attack, *arguments, **options):
+    with pytest.raises(TypeError, match=r"epsilon \(or snr\) only when it is called") as error:
+        attack(*arguments, **options)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("attack", [kp.FGSM, kp.IteratedFGSM, kp.attacks.PGD])
+def test_epsilon_goes_to_the_call(attack):
+    assert f"`attack = {attack.__name__}()`" in by_signature(attack, 0.3)
+    assert "Received: epsilon" in by_signature(attack, epsilon=0.3)
+    assert "Received: norm, snr" in by_signature(attack, norm=2, snr=30)
+    with pytest.raises(TypeError, match="steepness"):
+        attack(steepness=1)
 
 
 @pytest.mark.parametrize(
-    "arguments, error",
+    "amount, error",
     [
         ({"epsilon": -0.1}, ValueError),
         ({"epsilon": float("nan")}, ValueError),
         ({"epsilon": float("inf")}, ValueError),
         ({"epsilon": "0.1"}, TypeError),
-        ({"epsilon": None}, TypeError),
+        ({"snr": 400}, ValueError),
+        ({"snr": "loud"}, TypeError),
+    ],
+    ids=str,
+)
+def test_bad_amounts_are_refused(amount, error):
+    (name,) = amount
+    with pytest.raises(error, match=f"`{name}` must be .*Received: {name}="):
+        kp.FGSM()(linear_model(), points()[0], **amount)
+
+
+@pytest.mark.parametrize("amount", [{}, {"epsilon": 0.1, "snr": 30}], ids=["neither", "both"])
+def test_a_call_needs_one_amount(amount):
+    with pytest.raises(ValueError, match=r"pass `epsilon`.*or `snr`.*and not both"):
+        kp.FGSM()(linear_model(), points()[0], **amount)
+
+
+def test_labels_are_the_true_ones_where_they_are_given():
+    model, (x, y) = linear_model(), points()
+    for given, labels in ((y, "true"), (None, "predicted")):
+        default = kp.IteratedFGSM(norm=2)(model, x, given, epsilon=0.3)
+        explicit = kp.IteratedFGSM(norm=2, labels=labels)(model, x, given, epsilon=0.3)
+        np.testing.assert_array_equal(to_numpy(default), to_numpy(explicit))
+    unlabelled = kp.IteratedFGSM(norm=2)(model, x, epsilon=0.3)
+    labelled = kp.IteratedFGSM(norm=2)(model, x, y, epsilon=0.3)
+    assert (to_numpy(unlabelled) != to_numpy(labelled)).any()
+
+
+def test_lists_are_taken_for_arrays():
+    model, (x, y) = linear_model(), points()
+    crafted = kp.FGSM()(model, x.tolist(), y.tolist(), epsilon=0.1)
+    np.testing.assert_allclose(to_numpy(crafted), to_numpy(kp.FGSM()(model, x, y, epsilon=0.1)))
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
         ({"norm": 1}, ValueError),
         ({"norm": True}, ValueError),
         ({"labels": "guess"}, ValueError),
@@ -374,7 +462,7 @@ def test_no_new_compilation_for_another_epsilon():
 def test_bad_arguments_are_refused_at_once(attack, arguments, error):
     (name,) = arguments
     with pytest.raises(error, match=f"`{name}` must be .*Received: {name}="):
-        attack(**{"epsilon": 0.1, **arguments})
+        attack(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -387,45 +475,78 @@ def test_bad_arguments_are_refused_at_once(attack, arguments, error):
         ({"random_start": 1}, TypeError),
         ({"seed": 0.5}, TypeError),
         ({"seed": -1}, ValueError),
+        ({"restarts": 0}, ValueError),
+        ({"restarts": 2}, ValueError),
+        ({"restarts": 1.5}, TypeError),
     ],
     ids=str,
 )
 def test_bad_iterations_are_refused_at_once(arguments, error):
     (name,) = arguments
     with pytest.raises(error, match=f"`{name}` must be .*Received: {name}="):
-        kp.IteratedFGSM(0.1, **arguments)
+        kp.IteratedFGSM(**arguments)
 
 
 def test_attacks_cannot_be_changed():
     with pytest.raises(AttributeError):
-        kp.FGSM(0.1).epsilon = 0.2
-    sizes = np.ones(3)
-    attack = kp.FGSM(sizes, mask=sizes)
-    sizes[:] = -1
-    assert (attack.epsilon == 1).all() and (attack.mask == 1).all()
+        kp.FGSM().norm = 2
+    mask = np.ones(3)
+    attack = kp.FGSM(mask=mask)
+    mask[:] = -1
+    assert (attack.mask == 1).all()
+    with pytest.raises(ValueError, match="read-only"):
+        attack.mask[0] = 0
 
 
 def test_infinity_may_be_a_number():
-    assert kp.FGSM(0.1, norm=np.inf).norm == "inf"
+    assert kp.FGSM(norm=np.inf).norm == "inf"
+
+
+@pytest.mark.parametrize("labels", ["true", "predicted", "least_likely"])
+def test_the_worst_restart_of_each_example_is_kept(labels):
+    model, (x, y) = trained_network(), points(200, seed=3)
+    options = {"steps": 2, "step_size": 0.02, "norm": 2, "labels": labels}
+    restarts = kp.attacks.PGD(restarts=4, seed=1, **options)
+    kept = to_numpy(restarts(model, x, y, epsilon=0.8))
+    # The seeds of restarts are this far apart.
+    each = [
+        to_numpy(kp.attacks.PGD(seed=1 + 1_000_003 * number, **options)(model, x, y, epsilon=0.8))
+        for number in range(4)
+    ]
+    clean = model.predict(x, verbose=0)
+    chosen = {"true": y, "predicted": clean.argmax(-1), "least_likely": clean.argmin(-1)}[labels]
+    margins = np.stack([margins_by_hand(model, inputs, chosen) for inputs in each])
+    worst = margins.argmax(axis=0) if labels == "least_likely" else margins.argmin(axis=0)
+    assert len(set(worst)) == 4
+    expected = np.stack(each)[worst, np.arange(len(x))]
+    np.testing.assert_allclose(kept, expected, atol=1e-5)
+
+
+def margins_by_hand(model, x, labels):
+    logits = model.predict(x, verbose=0)
+    rows = np.arange(len(x))
+    own = logits[rows, labels].copy()
+    logits[rows, labels] = -np.inf
+    return own - logits.max(axis=-1)
 
 
 def test_masks_that_do_not_fit_are_refused():
     for mask in (np.ones(5), np.ones((3, 1, FEATURES))):
         with pytest.raises(ValueError, match="`mask` must broadcast"):
-            kp.FGSM(0.1, mask=mask)(linear_model(), points()[0])
+            kp.FGSM(mask=mask)(linear_model(), points()[0], epsilon=0.1)
 
 
 def test_a_single_input_has_no_name():
     with pytest.raises(ValueError, match="`perturb` must name the input"):
-        kp.FGSM(0.1, perturb=0)(linear_model(), points()[0])
+        kp.FGSM(perturb=0)(linear_model(), points()[0], epsilon=0.1)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 @pytest.mark.parametrize("norm", ["inf", 2])
 def test_inputs_keep_their_precision(dtype, norm):
     x, _ = points()
-    for attack in (kp.FGSM(0.1, norm), kp.IteratedFGSM(0.1, 3, 0.05, norm, random_start=True)):
-        crafted = attack(linear_model(), x.astype(dtype))
+    for attack in (kp.FGSM(norm=norm), kp.attacks.PGD(steps=3, step_size=0.05, norm=norm)):
+        crafted = attack(linear_model(), x.astype(dtype), epsilon=0.1)
         # JAX has float64 off by default.
         expected = "float32" if (BACKEND, dtype) == ("jax", "float64") else dtype
         assert keras.backend.standardize_dtype(crafted.dtype) == expected
@@ -433,7 +554,8 @@ def test_inputs_keep_their_precision(dtype, norm):
 
 def test_one_step_of_a_size_of_ones_own():
     model, (x, _) = linear_model(), points()
-    moved = abs(to_numpy(kp.IteratedFGSM(0.3, 1, 0.1)(model, x)) - x)
+    attack = kp.IteratedFGSM(steps=1, step_size=0.1)
+    moved = abs(to_numpy(attack(model, x, epsilon=0.3)) - x)
     np.testing.assert_allclose(moved, 0.1, atol=1e-6)
 
 
@@ -474,7 +596,7 @@ BAD_MODELS = {
 def test_models_that_are_no_classifiers_are_refused(name):
     make, message = BAD_MODELS[name]
     with pytest.raises(ValueError, match=message):
-        kp.FGSM(0.1)(make(), points()[0])
+        kp.FGSM()(make(), points()[0], epsilon=0.1)
 
 
 @pytest.mark.parametrize(
@@ -491,12 +613,18 @@ def test_models_that_are_no_classifiers_are_refused(name):
 def test_bad_data_is_refused(change, error, message):
     x = np.clip(points()[0], -1, 1)
     with pytest.raises(error, match=message):
-        kp.FGSM(0.1, bounds=(-1, 1))(linear_model(), change(x))
+        kp.FGSM(bounds=(-1, 1))(linear_model(), change(x), epsilon=0.1)
 
 
 def test_missing_labels_are_refused():
     with pytest.raises(ValueError, match='labels="true" must be given the labels'):
-        kp.FGSM(0.1, labels="true")(linear_model(), points()[0])
+        kp.FGSM(labels="true")(linear_model(), points()[0], epsilon=0.1)
+
+
+def test_the_model_comes_first():
+    x, _ = points()
+    with pytest.raises(TypeError, match="must be a Keras model, and comes first"):
+        kp.FGSM()(x, linear_model(), epsilon=0.1)
 
 
 def test_inputs_without_gradient_are_refused():
@@ -506,6 +634,6 @@ def test_inputs_without_gradient_are_refused():
     model.compile("sgd", loss, jit_compile=JIT_COMPILE)
     x, y = points()
     with pytest.raises(ValueError, match="cannot be differentiated"):
-        kp.FGSM(0.1)(model, abs(x))
+        kp.FGSM()(model, abs(x), epsilon=0.1)
     with pytest.raises(ValueError, match="cannot be differentiated"):
         kp.robust_accuracy(model, abs(x), y)

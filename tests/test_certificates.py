@@ -38,13 +38,12 @@ def test_no_attack_within_the_radius_changes_a_decision(norm):
     assert (radius > 0).sum() >= 2000
     clean = decisions(model, x)
     for seed in range(2):
-        attack = kp.IteratedFGSM(
-            radius * (1 - 1e-5), 100, norm=norm, labels="predicted", random_start=True, seed=seed
-        )
-        x_adv = to_numpy(attack(model, x))
+        attack = kp.attacks.PGD(steps=100, norm=norm, seed=seed)
+        x_adv = to_numpy(attack(model, x, epsilon=radius * (1 - 1e-5)))
         np.testing.assert_array_equal(decisions(model, x_adv), clean)
     # The attack is one that works: far enough away, it changes some.
-    far = to_numpy(kp.IteratedFGSM((10 if norm == 2 else 100) * radius, 20, norm=norm)(model, x))
+    attack, distance = kp.IteratedFGSM(steps=20, norm=norm), 10 if norm == 2 else 100
+    far = to_numpy(attack(model, x, epsilon=distance * radius))
     assert (decisions(model, far) != clean).mean() > 0.05
 
 
@@ -73,7 +72,7 @@ def test_a_softmax_at_the_end_changes_nothing(end):
     model.set_weights(logits.get_weights())
     for function in (
         lambda model: kp.certified_radius(model, x, y),
-        lambda model: kp.adversarial_loss_bound(model, (x, y), 0.1),
+        lambda model: kp.analysis.adversarial_loss_bound(model, x, y, epsilon=0.1),
     ):
         np.testing.assert_allclose(function(model), function(logits), rtol=1e-4)
     # and the model still ends with its softmax
@@ -101,7 +100,7 @@ def test_certified_accuracy_counts_radii():
     model.fit(x, y, epochs=5, verbose=0)
     radius = kp.certified_radius(model, x, y)
     levels = (0.01, 0.1, 0.5)
-    result = kp.certified_accuracy(model, (x, y), levels)
+    result = kp.certified_accuracy(model, x, y, epsilon=levels)
     assert result.clean == pytest.approx((decisions(model, x) == y).mean())
     assert result.levels == levels and result.examples == 300
     np.testing.assert_allclose(result.accuracies, [(radius > level).mean() for level in levels])
@@ -114,9 +113,9 @@ def test_certified_accuracy_counts_radii():
         def __getitem__(self, index):
             return batches[index]
 
-    assert kp.certified_accuracy(model, Batches(), levels) == result
+    assert kp.certified_accuracy(model, Batches(), epsilon=levels) == result
     attacked = kp.robust_accuracy(
-        model, x, y, epsilon=levels, attack=kp.IteratedFGSM(0, 20, norm=2, labels="true")
+        model, x, y, epsilon=levels, attack=kp.IteratedFGSM(steps=20, norm=2)
     )
     assert all(a <= b for a, b in zip(result.accuracies, attacked.accuracies))
 
@@ -133,11 +132,15 @@ def test_the_loss_under_attack_stays_below_its_bound(norm, kind):
         model = parseval_classifier()
     model.fit(x, y, epochs=2, verbose=0)
     clean = float(model.evaluate(x, y, verbose=0))
-    assert kp.adversarial_loss_bound(model, (x, y), 0.0, norm) == pytest.approx(clean, rel=1e-4)
+
+    def bound(epsilon):
+        return kp.analysis.adversarial_loss_bound(model, x, y, epsilon=epsilon, norm=norm)
+
+    assert bound(0.0) == pytest.approx(clean, rel=1e-4)
     for epsilon in (0.01, 0.1):
-        attack = kp.IteratedFGSM(epsilon, 10, norm=norm, labels="true")
-        attacked = float(model.evaluate(to_numpy(attack(model, x, y)), y, verbose=0))
-        assert clean < attacked <= kp.adversarial_loss_bound(model, (x, y), epsilon, norm) + 1e-6
+        x_adv = kp.IteratedFGSM(norm=norm)(model, x, y, epsilon=epsilon)
+        attacked = float(model.evaluate(to_numpy(x_adv), y, verbose=0))
+        assert clean < attacked <= bound(epsilon) + 1e-6
 
 
 def test_convolutions_certify_more_by_their_own_norm():
@@ -160,7 +163,7 @@ def test_a_constant_network_is_certain_everywhere():
 def test_nothing_is_touched():
     model, (x, y) = parseval_classifier("softmax"), points()
     twin = copy_of(model)
-    kp.certified_accuracy(model, (x, y), 0.1)
+    kp.certified_accuracy(model, x, y, epsilon=0.1)
     np.testing.assert_array_equal(to_numpy(model(x)), to_numpy(twin(x)))
     assert model.layers[-1].activation is keras.activations.softmax
 
@@ -177,12 +180,16 @@ class Subclassed(keras.Model):
 def test_bad_input_is_refused():
     model, (x, y) = linear_model(), points()
     with pytest.raises(ValueError, match="`epsilon` must be finite and not negative"):
-        kp.certified_accuracy(model, (x, y), -0.1)
-    with pytest.raises(TypeError, match="`data` must be arrays"):
-        kp.certified_accuracy(model, None, 0.1)
-    for function in (kp.certified_accuracy, kp.adversarial_loss_bound):
+        kp.certified_accuracy(model, x, y, epsilon=-0.1)
+    with pytest.raises(TypeError, match="Data must be arrays"):
+        kp.certified_accuracy(model, None, epsilon=0.1)
+    for function in (kp.certified_accuracy, kp.analysis.adversarial_loss_bound):
         with pytest.raises(ValueError, match="an empty data set"):
-            function(model, (x[:0], y[:0]), 0.1)
+            function(model, (x[:0], y[:0]), epsilon=0.1)
+    with pytest.raises(ValueError, match="an empty data set"):
+        kp.certified_radius(model, x[:0])
+    with pytest.raises(ValueError, match="Labels are needed"):
+        kp.certified_accuracy(model, x, epsilon=0.1)
     with pytest.raises(ValueError, match='`norm` must be "inf" or 2'):
         kp.certified_radius(model, x, norm=1)
     bare = keras.Sequential([keras.Input((FEATURES,)), L.Dense(CLASSES)])
@@ -194,5 +201,25 @@ def test_bad_input_is_refused():
         kp.certified_radius(subclassed, x)
     own = lambda y_true, y_pred: -y_pred[:, 0]  # noqa: E731
     with pytest.raises(ValueError, match="one of the log-loss"):
-        kp.adversarial_loss_bound(model, (x, y), 0.1, loss=own)
-    assert kp.certified_radius(model, x[:0]).shape == (0,)
+        kp.analysis.adversarial_loss_bound(model, x, y, epsilon=0.1, loss=own)
+
+
+def test_the_result_is_a_certificate():
+    result = kp.analysis.CertifiedAccuracy(0.9, (0.1, 0.25), (0.8, 0.5), 2, "paper", 10)
+    assert not isinstance(result, kp.analysis.RobustAccuracy)
+    assert result.to_dict() == {"clean": 0.9, "eps0.1": 0.8, "eps0.25": 0.5}
+    row = {"norm": 2, "method": "paper", "examples": 10, "level": 0.25, "accuracy": 0.5}
+    assert result.to_rows()[-1] == row
+    assert str(result).splitlines()[0] == "Certified (norm 2, method 'paper'), 10 examples"
+
+
+def test_radii_of_data_sets_and_pairs():
+    model, (x, y) = linear_model(), points()
+    expected = kp.certified_radius(model, x, y)
+    batches = [(x[start : start + 16], y[start : start + 16]) for start in range(0, 40, 16)]
+    for data in ((x, y), batches):
+        np.testing.assert_allclose(kp.certified_radius(model, data), expected, rtol=1e-6)
+    unlabelled = [x[:16], x[16:]]
+    np.testing.assert_allclose(
+        kp.certified_radius(model, iter(unlabelled)), kp.certified_radius(model, x), rtol=1e-6
+    )

@@ -82,7 +82,7 @@ def test_sampling_respects_groups_and_axis(name, rng):
 
 def test_several_steps_are_several_calls(rng):
     kernel = rng.normal(size=(12, 20)).astype("float32")
-    one, three = kp.ParsevalTightFrame(0.2, rows=0.5), kp.ParsevalTightFrame(0.2, 0.5, steps=3)
+    one, three = kp.ParsevalTightFrame(0.2, rows=0.5), kp.ParsevalTightFrame(0.2, rows=0.5, steps=3)
     np.testing.assert_array_equal(to_numpy(three(kernel)), to_numpy(one(one(one(kernel)))))
 
 
@@ -245,7 +245,7 @@ def test_bad_kernels_are_refused(arguments, kernel, error, message):
 
 
 def test_numpy_numbers_are_numbers():
-    constraint = kp.ParsevalTightFrame(np.float32(0.25), np.int64(4), steps=np.int32(2))
+    constraint = kp.ParsevalTightFrame(np.float32(0.25), rows=np.int64(4), steps=np.int32(2))
     assert constraint.get_config()["beta"] == 0.25
     assert kp.ParsevalTightFrame(rows=np.float64(0.5)).rows == 0.5
     assert kp.ParsevalTightFrame(rows=np.float32(0.5)).rows == 0.5
@@ -261,7 +261,9 @@ def test_simplex_is_the_projection_along_its_axis(rng):
     points = rng.normal(size=(3, 5)).astype("float32")
     for axis in (0, 1, -1):
         projected = to_numpy(kp.Simplex(axis)(points))
-        np.testing.assert_array_equal(projected, to_numpy(kp.project_simplex(points, axis)))
+        np.testing.assert_array_equal(
+            projected, to_numpy(kp.constraints.project_simplex(points, axis))
+        )
         np.testing.assert_allclose(projected.sum(axis), 1, rtol=1e-6)
 
 

@@ -7,8 +7,7 @@ from conftest import BACKEND, JIT_COMPILE, to_numpy
 from keras import layers, ops
 
 import keras_parseval as kp
-from keras_parseval.conversion import parseval, parseval_plan
-from keras_parseval.layer_kernels import layer_kernels
+from keras_parseval._layer_kernels import layer_kernels
 
 SLOW = os.environ.get("KERAS_PARSEVAL_SLOW") == "1"
 
@@ -58,17 +57,17 @@ def train(model, shape=(8, 8, 3), count=16):
 
 
 def plan_of(model, **options):
-    return {row["layer"]: row for row in parseval_plan(model, **options)}
+    return {row["layer"]: row for row in kp.parseval_plan(model, **options)}
 
 
 def converted(model, **options):
-    return parseval(model, verbose=False, **options)
+    return kp.parseval(model, verbose=0, **options)
 
 
 def test_every_kind_of_layer_is_constrained_in_its_own_way():
     robust = converted(every_kind_of_layer(), beta=0.2, rows=0.5, unbiased=True)
     kernels = {(each.layer.name, each.attribute): each for each in constrained_kernels(robust)}
-    groups = {key: each.constraint.layout.groups for key, each in kernels.items()}
+    groups = {key: each.constraint.groups for key, each in kernels.items()}
     assert groups == {
         ("strided", "kernel"): 1,
         ("grouped", "kernel"): 4,
@@ -144,8 +143,8 @@ def test_random_frames_are_tight_and_forget_the_weights():
     for kernel in constrained_kernels(converted(model, init="random")):
         assert tightness_error(kernel) < 1e-5
         trained = getattr(model.get_layer(kernel.layer.name), kernel.attribute)
-        nearest = kp.project_tight_frame(
-            kernel.layout.to_matrices(trained), kernel.layout.target(tuple(trained.shape))
+        nearest = kp.constraints.project_tight_frame(
+            kernel.layout.to_matrices(trained), scale=kernel.layout.target(tuple(trained.shape))
         )
         random = kernel.layout.to_matrices(kernel.variable)
         assert np.abs(to_numpy(nearest) - to_numpy(random)).max() > 1e-2
@@ -262,7 +261,7 @@ def test_classifiers_are_found_from_the_graph(build, classifiers):
 def test_a_convolution_whose_average_is_the_output_is_a_classifier():
     maps = [layers.Conv2D(4, 3, name="hidden"), layers.Conv2D(3, 1, name="maps")]
     model = keras.Sequential([keras.Input((6, 6, 2)), *maps, layers.GlobalAveragePooling2D()])
-    assert [row["becomes"] for row in parseval_plan(model)] == ["ParsevalTightFrame", None]
+    assert [row["becomes"] for row in kp.parseval_plan(model)] == ["ParsevalTightFrame", None]
 
 
 def nested_and_shared():
@@ -282,7 +281,7 @@ def nested_and_shared():
 def test_nested_models_and_shared_layers():
     model = nested_and_shared()
     plan = plan_of(model)
-    assert [row["layer"] for row in parseval_plan(model)] == list(plan)
+    assert [row["layer"] for row in kp.parseval_plan(model)] == list(plan)
     changed = {name for name, row in plan.items() if row["becomes"]}
     # The block is there twice, and is named by the first place where it is met.
     assert changed == {"shared", "stack/first", "stack/block/dense", "stack/block/sum"}
@@ -334,7 +333,7 @@ def test_what_has_a_constraint_keeps_it():
         converted(model).get_layer("hidden").kernel_constraint, type(hidden.kernel_constraint)
     )
     again = converted(every_kind_of_layer())
-    assert {row["becomes"] for row in parseval_plan(again)} == {None}
+    assert {row["becomes"] for row in kp.parseval_plan(again)} == {None}
 
 
 def test_weight_decay_of_constrained_kernels_is_dropped():
@@ -361,14 +360,14 @@ def test_what_cannot_be_read_is_named():
 
 def test_the_summary_is_printed_when_asked_for(capsys):
     model = every_kind_of_layer()
-    parseval(model, init=None)
+    kp.parseval(model, init=None, verbose=1)
     printed = capsys.readouterr().out
     assert "2 x Conv2D kernel" in printed
     assert "1 x Add" in printed and "ConvexAdd" in printed
     assert "left alone (logits): the classifier" in printed
-    parseval(model, init=None, verbose=False)
+    kp.parseval(model, init=None, verbose=0)
     assert capsys.readouterr().out == ""
-    parseval(keras.Sequential([keras.Input((3,)), layers.ReLU()]))
+    kp.parseval(keras.Sequential([keras.Input((3,)), layers.ReLU()]), verbose=1)
     assert "No classifier was found" in capsys.readouterr().out
 
 
@@ -394,7 +393,7 @@ class OwnConstructor(keras.Model):
         ({"rows": 5}, ValueError, "`rows`.*Received: rows=5.*'hidden' with 4 units"),
         ({"init": "orthogonal"}, ValueError, "`init`.*Received: init='orthogonal'"),
         ({"merge": 1}, TypeError, "`merge` must be True or False"),
-        ({"verbose": 0}, TypeError, "`verbose` must be True or False"),
+        ({"verbose": 2}, ValueError, '`verbose` must be 0, 1 or "auto"'),
         ({"skip": "hiden"}, ValueError, "Received: 'hiden', which matches none of hidden"),
         ({"skip": [3]}, TypeError, "`skip`.*Received: 3"),
         ({"skip": layers.LSTM}, ValueError, "matches none"),
@@ -404,7 +403,7 @@ def test_errors(options, error, message):
     hidden = layers.Dense(4, name="hidden")
     model = keras.Sequential([keras.Input((6,)), hidden, layers.Dense(3, name="logits")])
     with pytest.raises(error, match=message):
-        parseval(**{"model": model, "verbose": False, **options})
+        kp.parseval(**{"model": model, "verbose": 0, **options})
 
 
 APPLICATIONS = {

@@ -5,7 +5,7 @@ from conftest import BACKEND, JIT_COMPILE
 from keras import layers
 
 import keras_parseval as kp
-from keras_parseval.analysis.covariance import CovarianceDimension, covariance_dimension
+from keras_parseval.analysis import CovarianceDimension, covariance_dimension
 
 CLASSES, NAMES = 3, ["first", "second"]
 
@@ -56,7 +56,7 @@ def test_the_dimension_is_that_of_the_paper_for_every_split(variance):
     model, (x, y) = network(), examples()
     overall, by_class = expected(model, x, y, variance)
     results = [
-        covariance_dimension(model, (x, y), variance=variance, batch_size=batch_size)
+        covariance_dimension(model, x, y, variance=variance, batch_size=batch_size)
         for batch_size in (1, 7, 64)
     ]
     uneven = [(x[:3], y[:3]), (x[3:40], y[3:40]), (x[40:], y[40:])]
@@ -76,10 +76,12 @@ def test_the_second_moments_are_not_centred():
     model = keras.Sequential([keras.Input((3,)), layers.Identity(name="same"), layers.Dense(1)])
     x = np.zeros((4, 3), "float32")
     x[:, 0], x[:2, 1], x[2:, 1] = 5.0, 1.0, -1.0
-    result = covariance_dimension(model, x, "same", per_class=False)
+    result = covariance_dimension(model, x, layers="same", per_class=False)
     assert result.overall == (2,)
-    assert covariance_dimension(model, x, "same", 0.9, per_class=False).overall == (1,)
-    assert covariance_dimension(model, 0 * x, "same", per_class=False).overall == (0,)
+    assert covariance_dimension(model, x, layers="same", variance=0.9, per_class=False).overall == (
+        1,
+    )
+    assert covariance_dimension(model, 0 * x, layers="same", per_class=False).overall == (0,)
 
 
 def test_fewer_examples_than_features():
@@ -101,7 +103,8 @@ def label_encodings(y):
 
 def test_labels_of_every_encoding():
     model, (x, y) = network(), examples()
-    plain = covariance_dimension(model, (x, y))
+    plain = covariance_dimension(model, x, y)
+    assert covariance_dimension(model, (x, y)) == plain
     for name, labels in label_encodings(y).items():
         assert covariance_dimension(model, (x, labels)) == plain, name
     shifted = covariance_dimension(model, (x, y + 10))
@@ -128,7 +131,7 @@ def test_without_classes_the_labels_may_be_missing():
         "array": x,
         "tensor": keras.ops.convert_to_tensor(x),
         "pair": (x, None),
-        "batches": [x[:20], x[20:]],
+        "list": x.tolist(),
         "tuples": unlabelled,
         "generator": (batch for batch in unlabelled),
         "dataset": Batches(unlabelled),
@@ -178,7 +181,7 @@ def test_functional_models_with_several_inputs_and_maps():
     rng = np.random.default_rng(0)
     arrays = {"extra": rng.normal(size=(9, 3)), "image": rng.normal(size=(9, 5, 4, 2))}
     data = {name: array.astype("float32") for name, array in arrays.items()}
-    result = covariance_dimension(model, data, ["conv", "inner", "joined"], per_class=False)
+    result = covariance_dimension(model, data, layers=["conv", "inner", "joined"], per_class=False)
     assert result.features == (12, 7, 10)
     conv = keras.ops.convert_to_numpy(model.get_layer("conv")(data["image"]))
     phi = conv.astype("float64").reshape(9, -1)
@@ -188,7 +191,7 @@ def test_functional_models_with_several_inputs_and_maps():
     )
     assert result.overall[2] == by_definition(joined.astype("float64"), 0.99)
     assert covariance_dimension(model, data, per_class=False).layers == ("conv",)
-    labelled = covariance_dimension(model, (data, np.arange(9) % 2), "conv", batch_size=4)
+    labelled = covariance_dimension(model, data, np.arange(9) % 2, layers="conv", batch_size=4)
     assert labelled.overall == result.overall[:1]
 
 
@@ -279,7 +282,7 @@ class Subclassed(keras.Model):
 )
 def test_models_and_layers_without_a_dimension_are_refused(make, chosen, message):
     with pytest.raises(ValueError, match=message):
-        covariance_dimension(make(), examples(), chosen)
+        covariance_dimension(make(), examples(), layers=chosen)
 
 
 X, Y = examples(6)
@@ -293,7 +296,7 @@ X, Y = examples(6)
         ([(X,)], "without labels"),
         ((X, Y[:3]), "same number of examples"),
         ((X[:0], Y[:0]), "an empty data set"),
-        ([], "an empty data set"),
+        (Batches([]), "an empty data set"),
         ((X, Y + 0.5), "Labels must be integers"),
         ((X, np.ones((6, 3))), r"Labels must be integers.*shape \(6, 3\)"),
         ((X, np.eye(3)[Y] * 0.9 + 0.05), "Labels must be integers"),

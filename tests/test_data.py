@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from conftest import to_numpy
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
 
-data = importlib.import_module("data")
+data = importlib.import_module("examples.data")
 
 DATA_DIR = os.environ.get("KERAS_PARSEVAL_DATA_DIR")
 needs_real_data = pytest.mark.skipif(
@@ -297,7 +297,7 @@ def test_a_failed_download_says_what_to_do(tmp_path):
         environment["http_proxy"] = f"http://127.0.0.1:{proxy.server_port}"
         result = subprocess.run(
             [sys.executable, "-c", "import data; data.load('svhn')"],
-            env={**environment, "PYTHONPATH": str(EXAMPLES), "no_proxy": ""},
+            env={**environment, "PYTHONPATH": str(ROOT / "examples"), "no_proxy": ""},
             capture_output=True,
             text=True,
         )

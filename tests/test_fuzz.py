@@ -79,11 +79,15 @@ FITTING = {
     **{"epsilon": [0.1, 0, [0.1, 0.2, 0.3]], "norm": [2, "inf", np.inf], "seed": [0, 1, None]},
     **{"labels": ["true", "predicted", "least_likely"], "bounds": [(0, 1), (-9, 9), None]},
     **{"step_size": [0.1, None], "perturb": [None], "mask": [None], "loss": [None]},
-    **{"ratio": [0.5, 1], "stddev": [0.1], "start_epoch": [0, 2], "snr": [20, (30, 10), None]},
-    **{"attack": [None, kp.FGSM, kp.FGSM(0.1)], "prefix": ["adv_"], "batch_size": [1, 64]},
+    **{"ratio": [0.5, 1], "stddev": [0.1], "start_from_epoch": [0, 2], "snr": [20, (30, 10), None]},
+    **{
+        "attack": [None, kp.FGSM(), kp.IteratedFGSM(steps=2)],
+        "prefix": ["adv_"],
+        "batch_size": [1, 64],
+    },
     **{"method": ["paper", "operator"], "variance": [0.5, 0.99], "layers": [None, "hidden"]},
-    **{"init": ["project", "random", None], "skip": [(), "hidden"], "verbose": [0, False]},
-    **{"merge": [True, False], "count": [2, 3]},
+    **{"init": ["project", "random", None], "skip": [(), "hidden"], "verbose": [0]},
+    **{"merge": [True, False], "count": [2, 3], "restarts": [1, 2]},
     **{"unbiased": [True], "random_start": [True], "relative": [True], "per_class": [False]},
 }
 
@@ -110,10 +114,10 @@ def spoiled(kind, value):
 def test_a_model_that_has_diverged_is_refused(kind, value):
     model, x, y = spoiled(kind, value), np.full((3, *SHAPES[kind]), 0.5, "float32"), np.arange(3)
     for attack in ATTACKS:
-        assert answer(attack, model, x, y) is REFUSED
-        assert answer(kp.robust_accuracy, model, x, y, attack=attack) is REFUSED
-    assert answer(kp.certified_radius, model, x) is REFUSED
-    assert answer(kp.certified_accuracy, model, (x, y), 0.1) is REFUSED
+        assert answer(attack, model, x, y, epsilon=0.1) is REFUSED
+        assert answer(kp.robust_accuracy, model, x, y, attack=attack, verbose=0) is REFUSED
+    assert answer(kp.certified_radius, model, x, verbose=0) is REFUSED
+    assert answer(kp.certified_accuracy, model, x, y, epsilon=0.1, verbose=0) is REFUSED
     for method in ("paper", "operator"):
         assert answer(kp.lipschitz_bound, model, method=method) is REFUSED
 
@@ -122,11 +126,10 @@ POINTS = (np.linspace(0, 1, 40, dtype="float32").reshape(10, 4), np.arange(10) %
 CONSTRUCTORS = {
     **{"ParsevalTightFrame": kp.ParsevalTightFrame, "Simplex": kp.Simplex},
     **{"TightFrame": kp.TightFrame, "ConvexAdd": kp.ConvexAdd, "MaxMin": kp.MaxMin},
-    **{"FGSM": lambda **kwargs: kp.FGSM(**{"epsilon": 0.1, **kwargs})},
+    **{"FGSM": kp.FGSM, "IteratedFGSM": kp.IteratedFGSM},
     "TightFrameRegularizer": lambda **kwargs: kp.TightFrameRegularizer(**{"beta": 1, **kwargs}),
-    "IteratedFGSM": lambda **kwargs: kp.IteratedFGSM(**{"epsilon": 0.1, **kwargs}),
     **{"AdversarialTraining": kp.AdversarialTraining, "SpectrumLogger": kp.SpectrumLogger},
-    "AdversarialEvaluation": lambda **kwargs: kp.AdversarialEvaluation(POINTS, **kwargs),
+    "AdversarialEvaluation": lambda **kwargs: kp.AdversarialEvaluation(*POINTS, **kwargs),
 }
 
 
@@ -160,17 +163,17 @@ def tensors(draw, smallest=0, values=EXTREMES, dtypes=DTYPES):
 
 KERNEL_FUNCTIONS = {
     "constraint": lambda kernel, beta=0.1, rows=1.0, unbiased=False, steps=1, groups=1: (
-        kp.ParsevalTightFrame(beta, rows, unbiased, steps, groups=groups)(kernel)
+        kp.ParsevalTightFrame(beta, rows=rows, unbiased=unbiased, steps=steps, groups=groups)(
+            kernel
+        )
     ),
     "transposed": lambda kernel, beta=0.1, scale="auto", output_axis=-2: kp.ParsevalTightFrame(
         beta, scale=scale, output_axis=output_axis
     )(kernel),
-    "simplex": lambda kernel, axis=-1: kp.Simplex(axis)(kernel),
-    "step": lambda kernel, beta=0.1, scale=1.0: kp.tight_frame_step(kernel, beta, scale),
-    "sampled step": lambda kernel, beta=0.1, count=2, unbiased=False: kp.sampled_tight_frame_step(
-        kernel, beta, count, unbiased=unbiased
-    ),
-    "projection": lambda kernel, scale=1.0: kp.project_tight_frame(kernel, scale),
+    "simplex": lambda kernel, axis=-1: kp.Simplex(axis=axis)(kernel),
+    "step": kp.constraints.tight_frame_step,
+    "sampled step": kp.constraints.sampled_tight_frame_step,
+    "projection": kp.constraints.project_tight_frame,
 }
 
 
@@ -179,7 +182,8 @@ KERNEL_FUNCTIONS = {
 @several(2)
 def test_finite_kernels_stay_finite(name, data):
     kernel = data.draw(tensors(smallest=1))
-    arguments = data.draw(arguments_of(KERNEL_FUNCTIONS[name]))
+    required = {"step": {"beta": 0.1}, "sampled step": {"beta": 0.1, "count": 2}}.get(name, {})
+    arguments = {**required, **data.draw(arguments_of(KERNEL_FUNCTIONS[name]))}
     moved = answer(KERNEL_FUNCTIONS[name], kernel, **arguments)
     if moved is REFUSED:
         return
@@ -266,11 +270,17 @@ class unchanged:
 
 
 ATTACKS = [
-    kp.FGSM(0.1),
-    kp.FGSM(0.1, norm=2, labels="true", bounds=(0, 1)),
-    kp.IteratedFGSM(0.1, steps=2, random_start=True),
-    kp.IteratedFGSM(0.1, steps=2, norm=2, labels="least_likely"),
+    kp.FGSM(),
+    kp.FGSM(norm=2, labels="true", bounds=(0, 1)),
+    kp.IteratedFGSM(steps=2, random_start=True, labels="predicted"),
+    kp.IteratedFGSM(steps=2, norm=2, labels="least_likely"),
+    kp.attacks.PGD(steps=2, restarts=2),
 ]
+
+
+def needs_labels(attack, y):
+    """Whether a call attacks the true labels: where they are asked for, or given."""
+    return attack.labels == "true" or (attack.labels is None and y is not None)
 
 
 @hypothesis.given(case=datasets(), attack=st.sampled_from(ATTACKS))
@@ -278,8 +288,8 @@ ATTACKS = [
 def test_attacks(case, attack):
     model, x, y, good_inputs, good_labels = case
     with unchanged(model):
-        crafted = answer(attack, model, x, y)
-    good = good_inputs and can_move(x) and (good_labels or attack.labels != "true")
+        crafted = answer(attack, model, x, y, epsilon=0.1)
+    good = good_inputs and can_move(x) and (good_labels or not needs_labels(attack, y))
     assert (crafted is not REFUSED) == good
     if good:
         moved = to_numpy(crafted).astype("float64") - x
@@ -287,6 +297,18 @@ def test_attacks(case, attack):
         order = np.inf if attack.norm == "inf" else 2
         sizes = np.linalg.norm(moved.reshape(len(x), -1), order, axis=1)
         assert (sizes <= 0.1 * (1 + 1e-2)).all()
+
+
+@hypothesis.given(data=st.data(), attack=st.sampled_from(ATTACKS))
+@several(1)
+def test_levels_of_attacks(data, attack):
+    levels = data.draw(arguments_of(type(attack).__call__))
+    model = classifier("dense")
+    with unchanged(model):
+        crafted = answer(attack, model, *POINTS, **levels)
+    if sum(level is not None for level in levels.values()) != 1:
+        assert crafted is REFUSED
+    assert crafted is REFUSED or is_finite(crafted)
 
 
 def accuracy(model, x, y):
@@ -312,9 +334,10 @@ def test_certificates(case, norm):
     model, x, y, good_inputs, good_labels = case
     good = good_inputs and good_labels and len(x) > 0
     with unchanged(model):
-        radii = answer(kp.certified_radius, model, x, y, norm=norm)
-        result = answer(kp.certified_accuracy, model, (x, y), (0.0, 0.1), norm=norm)
-        bound = answer(kp.adversarial_loss_bound, model, (x, y), 0.1, norm=norm)
+        options = {"norm": norm, "verbose": 0}
+        radii = answer(kp.certified_radius, model, x, y, **options)
+        result = answer(kp.certified_accuracy, model, x, y, epsilon=(0.0, 0.1), **options)
+        bound = answer(kp.analysis.adversarial_loss_bound, model, x, y, epsilon=0.1, **options)
     assert [each is not REFUSED for each in (result, bound)] == [good, good]
     if len(x):
         assert (radii is not REFUSED) == (good_inputs and (good_labels or y is None))
@@ -329,7 +352,9 @@ def test_certificates(case, norm):
 def test_covariance_dimensions(case, per_class):
     model, x, y, good_inputs, good_labels = case
     with unchanged(model):
-        result = answer(kp.covariance_dimension, model, (x, y), per_class=per_class)
+        result = answer(
+            kp.analysis.covariance_dimension, model, x, y, per_class=per_class, verbose=0
+        )
     if result is not REFUSED:
         assert result.examples == len(x) and np.isfinite(x).all()
         assert 0 <= result.overall[0] <= result.features[0]
@@ -344,7 +369,8 @@ NUMBERS = tensors(dtypes=["float32", "float64", "int32"])
 @several(3)
 def test_noise_ratios(x, y, level, norm):
     x, y = to_numpy(x), to_numpy(y)
-    for result in (answer(kp.snr, x, y), answer(kp.epsilon_for_snr, x, level, norm)):
+    epsilon = answer(kp.attacks.epsilon_for_snr, x, level, norm=norm)
+    for result in (answer(kp.attacks.snr, x, y), epsilon):
         if result is not REFUSED:
             assert len(result) == len(x) and not np.isnan(result).any()
 
@@ -355,14 +381,14 @@ FUNCTIONS = {
     "robust_accuracy": lambda model, **arguments: kp.robust_accuracy(
         model, *POINTS, **{"verbose": 0, **arguments}
     ),
-    "covariance_dimension": lambda model, **arguments: kp.covariance_dimension(
-        model, POINTS, **arguments
+    "covariance_dimension": lambda model, **arguments: kp.analysis.covariance_dimension(
+        model, *POINTS, **{"verbose": 0, **arguments}
     ),
     "certified_accuracy": lambda model, **arguments: kp.certified_accuracy(
-        model, POINTS, **{"epsilon": 0.1, **arguments}
+        model, *POINTS, **{"epsilon": 0.1, "verbose": 0, **arguments}
     ),
     "certified_radius": lambda model, **arguments: kp.certified_radius(
-        model, POINTS[0], **arguments
+        model, POINTS[0], **{"verbose": 0, **arguments}
     ),
     "parseval_plan": kp.parseval_plan,
 }
@@ -372,7 +398,7 @@ FUNCTIONS = {
 @hypothesis.given(data=st.data(), what=st.sampled_from([None, None, None, 1, "model", object()]))
 @several(1)
 def test_measurements_take_any_arguments(name, data, what):
-    arguments = data.draw(arguments_of(getattr(kp, name)))
+    arguments = data.draw(arguments_of(getattr(kp, name, None) or getattr(kp.analysis, name)))
     model = classifier("dense")
     with unchanged(model):
         result = answer(FUNCTIONS[name], model if what is None else what, **arguments)
@@ -385,7 +411,7 @@ def test_conversion_leaves_the_model_as_it_is(arguments, kind):
     model, x = classifier(kind), np.full((2, *SHAPES[kind]), 0.5, "float32")
     config, outputs = json.dumps(model.get_config()), to_numpy(model(x))
     with unchanged(model):
-        converted = answer(kp.parseval, model, **{"verbose": False, **arguments})
+        converted = answer(kp.parseval, model, **{"verbose": 0, **arguments})
     assert json.dumps(model.get_config()) == config
     np.testing.assert_array_equal(to_numpy(model(x)), outputs)
     assert converted is REFUSED or is_finite(converted(x))

@@ -65,7 +65,7 @@ def test_convex_add_never_exceeds_the_largest_input(rng):
 
 def test_convex_add_in_a_functional_model_with_unknown_sizes(rng):
     first, second = keras.Input((None, 6)), keras.Input((9, 6))
-    output = kp.convex_add([first, second], name="merge")
+    output = kp.layers.convex_add([first, second], name="merge")
     assert output.shape == (None, 9, 6)
     model = keras.Model([first, second], output)
     assert model.get_layer("merge").compute_output_shape([(2, None, 6), (None, 9, 6)]) == (2, 9, 6)

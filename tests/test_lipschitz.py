@@ -10,7 +10,7 @@ from networks import ACTIVATIONS, BLOCKS, ENDS, random_network, steepest
 
 import keras_parseval as kp
 from keras_parseval._backend import input_gradient
-from keras_parseval.analysis import kernel_rules
+from keras_parseval.analysis import _kernel_rules
 
 L = keras.layers
 # More for a long run: KERAS_PARSEVAL_EXAMPLES=500 python -m pytest -k steeper.
@@ -26,8 +26,8 @@ several = hypothesis.settings(
 def assert_no_steeper_than_its_bounds(model, seed):
     for norm in (2, "inf"):
         slope = steepest(model, norm, seed)
-        paper = kp.lipschitz_bound(model, norm).bound
-        operator = kp.lipschitz_bound(model, norm, "operator").bound
+        paper = kp.lipschitz_bound(model, norm=norm).bound
+        operator = kp.lipschitz_bound(model, norm=norm, method="operator").bound
         assert slope <= operator * (1 + 1e-4) + 1e-6
         assert operator <= paper * (1 + 1e-3) + 1e-9
 
@@ -35,6 +35,18 @@ def assert_no_steeper_than_its_bounds(model, seed):
 @pytest.mark.parametrize("block", BLOCKS)
 def test_no_layer_is_steeper_than_its_bound(block):
     assert_no_steeper_than_its_bounds(random_network([block], "Flatten", seed=1), seed=1)
+
+
+@pytest.mark.parametrize("block", ["Conv2D", "DepthwiseConv2D", "Conv2DTranspose"])
+def test_blocks_have_both_paddings_where_the_image_is_large_enough(block):
+    def paddings(size):
+        models = [random_network([block], "Flatten", seed, size) for seed in range(12)]
+        return {
+            model.layers[1].padding for model in models if model.layers[1].kernel_size != (1, 1)
+        }
+
+    assert paddings(4) == {"same", "valid"}
+    assert paddings(1) == ({"same", "valid"} if block == "Conv2DTranspose" else {"same"})
 
 
 @hypothesis.given(
@@ -102,13 +114,13 @@ def test_operator_norms_are_those_of_the_matrix(index, monkeypatch, rng):
     paper = kp.lipschitz_bound(model).bound
     for norm, order in ((2, 2), ("inf", np.inf)):
         exact = np.linalg.norm(matrix, order)
-        bound = kp.lipschitz_bound(model, norm, "operator").bound
+        bound = kp.lipschitz_bound(model, norm=norm, method="operator").bound
         separable = isinstance(layer, (L.SeparableConv1D, L.SeparableConv2D))
         if norm == 2 or not separable:  # absolute values do not pass through a product of two
             assert bound == pytest.approx(exact, rel=1e-3)
-        assert exact <= bound * (1 + 1e-5) <= kp.lipschitz_bound(model, norm).bound * 1.001
+        assert exact <= bound * (1 + 1e-5) <= kp.lipschitz_bound(model, norm=norm).bound * 1.001
     # The same for a convolution that is too large for a decomposition.
-    monkeypatch.setattr(kernel_rules, "_SMALL", 0)
+    monkeypatch.setattr(_kernel_rules, "_SMALL", 0)
     result = kp.lipschitz_bound(model, method="operator")
     exact = np.linalg.norm(matrix, 2)
     assert result.estimate == pytest.approx(exact, rel=1e-3)
@@ -128,16 +140,11 @@ def test_activation_constants_are_the_largest_slopes(name):
 
 
 def parseval_network():
-    options = {
-        "kernel_constraint": kp.ParsevalTightFrame(0.1),
-        "kernel_initializer": kp.TightFrame(),
-    }
+    options = kp.tight_frame()
     inputs = keras.Input((8, 8, 1))
     x = L.Conv2D(8, 3, padding="same", activation="relu", **options)(inputs)
     x = kp.ConvexAdd()([x, L.Conv2D(8, 3, padding="same", activation="relu", **options)(x)])
-    half = {"constraint": kp.ParsevalTightFrame(0.1, scale=0.5), "initializer": kp.TightFrame(0.5)}
-    half = {f"kernel_{name}": value for name, value in half.items()}
-    x = kp.MaxMin()(L.Conv2D(8, 3, strides=2, padding="same", **half)(x))
+    x = kp.MaxMin()(L.Conv2D(8, 3, strides=2, padding="same", **kp.tight_frame(scale=0.5))(x))
     x = L.Dense(32, "relu", **options)(L.Flatten()(L.AveragePooling2D(2)(x)))
     model = keras.Model(inputs, L.Dense(3, name="classifier")(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -161,7 +168,7 @@ def test_constants_multiply_add_and_stack():
     two, three = L.Rescaling(2.0), L.Rescaling(-3.0)
 
     def bound(inputs, outputs, norm=2):
-        return kp.lipschitz_bound(keras.Model(inputs, outputs), norm).bound
+        return kp.lipschitz_bound(keras.Model(inputs, outputs), norm=norm).bound
 
     assert bound(first, three(two(first))) == 6
     assert bound(first, two(two(first))) == 4
@@ -198,7 +205,7 @@ def test_the_report_is_a_table(capsys):
 
 
 def test_an_estimate_is_never_called_a_bound(monkeypatch):
-    monkeypatch.setattr(kernel_rules, "_SMALL", 0)
+    monkeypatch.setattr(_kernel_rules, "_SMALL", 0)
     result = kp.lipschitz_bound(random_network(["Conv2D"], "Flatten", seed=0), method="operator")
     assert result.estimate <= result.bound
     assert "estimate, not certain" in str(result).replace("\n", " ")
@@ -286,7 +293,7 @@ def test_rules_of_ones_own():
     class SubTriple(Triple):
         pass
 
-    @kp.lipschitz_rule(Triple)
+    @kp.analysis.lipschitz_rule(Triple)
     def triple(layer, call):
         assert call.input_shapes == ((4, 4, 2),) and call.output_shape == (4, 4, 2)
         return 3.0
@@ -297,7 +304,7 @@ def test_rules_of_ones_own():
     class Broken(Triple):
         pass
 
-    kp.lipschitz_rule(Broken)(lambda layer, call: [1.0, 2.0])
+    kp.analysis.lipschitz_rule(Broken)(lambda layer, call: [1.0, 2.0])
     with pytest.raises(ValueError, match="for each input of the layer"):
         kp.lipschitz_bound(image_model(Broken()))
 
@@ -307,9 +314,13 @@ def test_rules_of_ones_own():
     [
         (lambda model: kp.lipschitz_bound(model, norm=1), ValueError, '`norm` must be "inf" or 2'),
         (lambda model: kp.lipschitz_bound(model, method="fast"), ValueError, "`method` must be"),
-        (lambda model: kp.lipschitz_rule(), TypeError, "classes of layers"),
-        (lambda model: kp.lipschitz_rule("Dense"), TypeError, "classes of layers"),
-        (lambda model: kp.lipschitz_rule(Square, combine="max"), ValueError, "`combine` must be"),
+        (lambda model: kp.analysis.lipschitz_rule(), TypeError, "classes of layers"),
+        (lambda model: kp.analysis.lipschitz_rule("Dense"), TypeError, "classes of layers"),
+        (
+            lambda model: kp.analysis.lipschitz_rule(Square, combine="max"),
+            ValueError,
+            "`combine` must be",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(call, error, message):

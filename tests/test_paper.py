@@ -2,13 +2,14 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import keras
@@ -24,30 +25,31 @@ pytestmark = pytest.mark.skipif(
     reason="KERAS_PARSEVAL_SLOW is not set",
 )
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-data, paper = map(importlib.import_module, ("data", "paper"))
-paper_recipes, paper_report, paper_suspects, paper_training, paper_tuning = (
-    importlib.import_module(f"paper_{part}")
-    for part in ("recipes", "report", "suspects", "training", "tuning")
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+data = importlib.import_module("examples.data")
+cli, recipes, report, suspects, training, tuning = (
+    importlib.import_module(f"examples.paper.{part}")
+    for part in ("cli", "recipes", "report", "suspects", "training", "tuning")
 )
 
 # Where a command is killed, steps are small, so that it can be in the middle of an epoch.
 BATCH_SIZE = "8" if BACKEND == "tensorflow" else "50"
 COMMAND = [
-    *(sys.executable, "-u", str(EXAMPLES / "paper.py"), "--units", "16", "--hidden", "2"),
-    *("--arms", "sgd-wd", "parseval", "--adversarial", "yes", "--epochs", "2", "--drops", "1"),
+    *(sys.executable, "-u", "-m", "examples.paper", "--units", "16", "--hidden", "2"),
+    *("--variants", "sgd-wd", "parseval", "--adversarial", "yes", "--epochs", "2", "--drops", "1"),
     *("--batch-size", BATCH_SIZE, "--limit", "400", "--verbose", "2", "--out"),
 ]
 RUNS = ["digits-fc-sgd-wd-da-seed0", "digits-fc-parseval-da-seed0"]
-ENVIRONMENT = {**os.environ, "KERAS_BACKEND": BACKEND}
+# As in a fresh clone: from its root.
+PLACE = {"cwd": ROOT, "env": {**os.environ, "KERAS_BACKEND": BACKEND}}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The folder that a whole command leaves."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    subprocess.run([*COMMAND, folder], env=ENVIRONMENT, check=True, capture_output=True)
+    subprocess.run([*COMMAND, folder], **PLACE, check=True, capture_output=True)
     return folder
 
 
@@ -75,7 +77,7 @@ def test_a_command_leaves_records_models_table_and_figures(undisturbed):
 
 def test_what_was_recorded_is_true_of_the_saved_models(undisturbed):
     dataset = data.load("digits", limit=400)
-    for record in paper_report.read_runs(undisturbed).values():
+    for record in report.read_runs(undisturbed).values():
         model = keras.models.load_model(undisturbed / "models" / f"{record['name']}.keras")
         results = record["results"]
         _, accuracy = model.evaluate(*dataset.test, verbose=0)
@@ -98,25 +100,35 @@ def test_what_was_recorded_is_true_of_the_saved_models(undisturbed):
         assert levels[-1] <= levels[0] <= results["iterated"]["clean"]
 
 
+def kill_in_the_second_epoch(command, name):
+    """Start a command, and kill it when it says that the run of that name is in its last epoch."""
+    with subprocess.Popen(command, **PLACE, stdout=subprocess.PIPE, text=True) as process:
+        watchdog = threading.Timer(300, process.kill)
+        watchdog.start()
+        said = []
+        for line in process.stdout:
+            said.append(line.strip())
+            if said[-1] == "Epoch 2/2" and f"[2/2] {name}" in said:
+                process.send_signal(signal.SIGKILL)
+                break
+        watchdog.cancel()
+        assert said[-1:] == ["Epoch 2/2"], f"it ended before it could be killed: {said[-5:]}"
+    assert process.returncode == -signal.SIGKILL
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="to the bit, only TensorFlow is promised to be")
 def test_a_killed_command_goes_on_to_the_same_table(undisturbed, tmp_path):
-    checkpoint = tmp_path / "checkpoints" / f"{RUNS[1]}.npz"
-    with subprocess.Popen([*COMMAND, tmp_path], env=ENVIRONMENT, stdout=subprocess.PIPE) as process:
-        while not checkpoint.exists():
-            assert process.poll() is None, "finished before it could be killed"
-            time.sleep(0.005)
-        time.sleep(0.05)
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert list(paper_report.read_runs(tmp_path)) == RUNS[:1]
+    kill_in_the_second_epoch([*COMMAND, tmp_path], RUNS[1])
+    assert (tmp_path / "checkpoints" / f"{RUNS[1]}.npz").exists()
+    assert list(report.read_runs(tmp_path)) == RUNS[:1]
     done = json.loads((tmp_path / "runs.jsonl").read_text())
     result = subprocess.run(
-        [*COMMAND, tmp_path], env=ENVIRONMENT, check=True, capture_output=True, text=True
+        [*COMMAND, tmp_path], **PLACE, check=True, capture_output=True, text=True
     )
     assert f"{RUNS[0]}: finished before" in result.stdout
     assert "Epoch 1/2" not in result.stdout and "Epoch 2/2" in result.stdout
     assert (tmp_path / "table.md").read_text() == (undisturbed / "table.md").read_text()
-    records, expected = (paper_report.read_runs(path) for path in (tmp_path, undisturbed))
+    records, expected = (report.read_runs(path) for path in (tmp_path, undisturbed))
     assert records[RUNS[0]] == done
     for name in RUNS:
         for key in ("config", "history", "results"):
@@ -125,10 +137,10 @@ def test_a_killed_command_goes_on_to_the_same_table(undisturbed, tmp_path):
 
 def small_run(**changes):
     """A run whose training is short."""
-    builder, training = paper_recipes.recipe("digits", "fc")
-    training |= {"epochs": 3, "batch_size": 32, "drops": [2]}
-    run = paper_recipes.Run(
-        *("digits", "fc", "parseval", True, 1, builder, training, 100, False, BACKEND)
+    builder, schedule = recipes.recipe("digits", "fc")
+    schedule |= {"epochs": 3, "batch_size": 32, "drops": [2]}
+    run = recipes.Run(
+        *("digits", "fc", "parseval", True, 1, builder, schedule, 100, False, BACKEND)
     )
     return dataclasses.replace(run, **changes)
 
@@ -172,7 +184,7 @@ def test_a_resumed_training_repeats_dropout_order_and_attacks(tmp_path, monkeypa
     """On every backend, to rounding."""
     run, dataset = small_run(), data.load("digits", limit=100)
     whole = random_model(run)
-    history, _ = paper_training.train(run, dataset, whole, tmp_path / "whole.npz", 0)
+    history, _ = training.train(run, dataset, whole, tmp_path / "whole.npz", 0)
 
     broken, fit = random_model(run), keras.Sequential.fit
 
@@ -181,11 +193,11 @@ def test_a_resumed_training_repeats_dropout_order_and_attacks(tmp_path, monkeypa
 
     monkeypatch.setattr(keras.Sequential, "fit", interrupted_fit)
     with pytest.raises(Interrupt):
-        paper_training.train(run, dataset, broken, tmp_path / "broken.npz", 0)
+        training.train(run, dataset, broken, tmp_path / "broken.npz", 0)
     monkeypatch.undo()
 
     resumed = random_model(run)
-    again, _ = paper_training.train(run, dataset, resumed, tmp_path / "broken.npz", 0)
+    again, _ = training.train(run, dataset, resumed, tmp_path / "broken.npz", 0)
     assert [len(values) for values in again.values()] == [3] * len(again)
     for key, values in history.items():
         np.testing.assert_allclose(again[key], values, rtol=1e-4, err_msg=key)
@@ -205,14 +217,14 @@ def test_a_file_appears_when_it_is_complete(tmp_path):
         raise Interrupt
 
     with pytest.raises(Interrupt):
-        paper_training.write_atomically(path, fail)
+        training.write_atomically(path, fail)
     assert not path.exists()
-    paper_training.write_atomically(path, lambda unfinished: unfinished.write_text("whole"))
+    training.write_atomically(path, lambda unfinished: unfinished.write_text("whole"))
     assert path.read_text() == "whole"
 
 
 def plan(*arguments):
-    return paper.plan(paper.make_parser().parse_args(arguments))
+    return cli.plan(cli.make_parser().parse_args(arguments))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +240,7 @@ def test_the_papers_recipe_is_the_default(dataset, rates):
     assert run.training["epochs"] == max(rates) + 1
     assert run.training["batch_size"] == (100 if dataset == "mnist" else 128)
     for epoch, rate in rates.items():
-        assert paper_recipes.learning_rate(run, epoch) == pytest.approx(rate)
+        assert recipes.learning_rate(run, epoch) == pytest.approx(rate)
     builder = run.builder
     if dataset == "mnist":
         assert (builder["hidden"], builder["units"], builder["pad_to"]) == (4, 2048, 32)
@@ -238,28 +250,48 @@ def test_the_papers_recipe_is_the_default(dataset, rates):
         assert tuple(builder[name] for name in names) == expected
 
 
-@pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "svhn"])
-def test_the_data_and_the_recipe_agree(dataset):
-    source, recipe = data.SOURCES[dataset], kp.models.PAPER[dataset]["wide_resnet"]
-    assert source.classes == recipe["model"]["classes"]
-    assert source.normalized == (recipe["model"]["mean"] != 0)
+@pytest.mark.parametrize("dataset, builder", recipes.RECIPES)
+def test_every_recipe_names_arguments_of_its_builder(dataset, builder):
+    network, schedule = recipes.RECIPES[dataset, builder]
+    parameters = inspect.signature(getattr(kp.models, builder)).parameters
+    # The data tells the rest, and a recipe must not contradict it.
+    assert network.keys() <= parameters.keys() - {"input_shape", "classes", "mean", "std"}
+    assert schedule.keys() == {
+        *("epochs", "batch_size", "learning_rate", "momentum", "drops", "drop_factor")
+    }
+    assert all(0 < drop < schedule["epochs"] for drop in schedule["drops"])
 
 
-def test_the_arms_are_the_papers():
+def test_recipes_build_for_the_shape_of_their_data():
+    def build(name, shape, *arguments):
+        run = plan("--dataset", name, "--adversarial", "no", *arguments)[0]
+        images, channels = np.zeros((1, *shape), "float32"), shape[-1]
+        part = images, np.zeros(1, "int32")
+        dataset = data.Dataset(name, part, None, part, (0.5,) * channels, (0.25,) * channels)
+        return recipes.build(run, dataset)
+
+    wide = build("cifar100", (32, 32, 3), "--model", "wrn-10-1")
+    assert wide.input_shape == (None, 32, 32, 3) and wide.output_shape == (None, 100)
+    flat = build("mnist", (28, 28, 1), "--units", "8")
+    assert flat.get_layer("flatten").output.shape == (None, 1024)
+    assert flat.output_shape == (None, 10)
+
+
+def test_the_variants_are_the_papers():
     labels = [run.label for run in plan("--dataset", "cifar10")]
     plain = ["vanilla", "parseval-oc", "parseval"]
     assert labels == plain + [f"{label}-da" for label in plain]
     assert [run.label for run in plan("--dataset", "svhn")] == plain
-    runs = {run.arm: run.builder for run in plan("--dataset", "mnist", "--adversarial", "no")}
+    runs = {run.variant: run.builder for run in plan("--dataset", "mnist", "--adversarial", "no")}
     assert runs["sgd"]["weight_decay"] == 0 and "weight_decay" not in runs["sgd-wd"]
     assert runs["parseval"]["rows"] == 0.3 and "unbiased" not in runs["parseval"]
     assert runs["parseval-unbiased-10%"]["rows"] == 0.1
     assert runs["parseval-unbiased-10%"]["unbiased"] is True
 
 
-def made_record(seed, accuracies, arm="parseval", adversarial=False):
+def made_record(seed, accuracies, variant="parseval", adversarial=False):
     run = dataclasses.replace(
-        plan("--dataset", "cifar10")[0], arm=arm, adversarial=adversarial, seed=seed
+        plan("--dataset", "cifar10")[0], variant=variant, adversarial=adversarial, seed=seed
     )
     clean, *others = accuracies
     attacked = {"clean": clean, "measure": "snr", "levels": [50, 45, 40, 33]}
@@ -272,10 +304,10 @@ def made_record(seed, accuracies, arm="parseval", adversarial=False):
 
 
 def test_the_table_has_our_mean_beside_the_papers_number(tmp_path):
-    paper_report.add_run(tmp_path, made_record(0, [0.9, 0.8, 0.7, 0.6, 0.5], adversarial=True))
-    paper_report.add_run(tmp_path, made_record(1, [0.94, 0.8, 0.7, 0.6, 0.5]))
-    paper_report.add_run(tmp_path, made_record(0, [0.90, 0.8, 0.7, 0.6, 0.5]))
-    paper_report.write_table(tmp_path)
+    report.add_run(tmp_path, made_record(0, [0.9, 0.8, 0.7, 0.6, 0.5], adversarial=True))
+    report.add_run(tmp_path, made_record(1, [0.94, 0.8, 0.7, 0.6, 0.5]))
+    report.add_run(tmp_path, made_record(0, [0.90, 0.8, 0.7, 0.6, 0.5]))
+    report.write_table(tmp_path)
     lines = (tmp_path / "table.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| pars" in line]
     assert rows[0][0] == "parseval" and rows[1][0] == "parseval-da"
@@ -289,37 +321,37 @@ def test_the_table_has_our_mean_beside_the_papers_number(tmp_path):
 
 def test_runs_of_other_settings_do_not_share_a_folder(tmp_path):
     first, second = small_run(), small_run(limit=200)
-    paper_report.add_run(tmp_path, {"name": first.name, "config": first.to_dict()})
-    paper.check_folder(tmp_path, [first])
+    report.add_run(tmp_path, {"name": first.name, "config": first.to_dict()})
+    cli.check_folder(tmp_path, [first])
     with pytest.raises(ValueError, match=r"another `--out`.*limit=200, where .* has 100"):
-        paper.check_folder(tmp_path, [second])
+        cli.check_folder(tmp_path, [second])
     with pytest.raises(ValueError, match=r"another `--out`.*limit=200"):
-        paper.check_folder(tmp_path, [dataclasses.replace(second, seed=9)])
+        cli.check_folder(tmp_path, [dataclasses.replace(second, seed=9)])
 
 
 @pytest.mark.parametrize("model", ["fc", "wrn-10-1"])
-def test_no_arm_has_more_settings_than_another(model):
-    arms = list(paper_recipes.arms_of(model))
-    runs = plan("--model", model, "--adversarial", "no", "--arms", *arms)
-    counts = [len(paper_tuning.settings_of(run)) for run in runs]
-    assert len(counts) == len(arms) and len(set(counts)) == 1
+def test_no_variant_has_more_settings_than_another(model):
+    variants = list(recipes.variants_of(model))
+    runs = plan("--model", model, "--adversarial", "no", "--variants", *variants)
+    counts = [len(tuning.settings_of(run)) for run in runs]
+    assert len(counts) == len(variants) and len(set(counts)) == 1
     for run in runs:
-        for setting in paper_tuning.settings_of(run):
-            keras_model = paper_recipes.build(
-                paper_tuning.with_setting(run, setting), data.load("digits", limit=10)
+        for setting in tuning.settings_of(run):
+            keras_model = recipes.build(
+                tuning.with_setting(run, setting), data.load("digits", limit=10)
             )
             assert keras_model.count_params() > 0
 
 
 def test_the_best_setting_on_the_validation_images_is_used(tmp_path, monkeypatch):
     small = ["--units", "32", "--limit", "400", "--epochs", "8", "--adversarial", "no"]
-    small += ["--arms", "sgd-wd", "--attacked", "50"]
+    small += ["--variants", "sgd-wd", "--attacked", "50"]
     settings = [{"learning_rate": 0.1, "weight_decay": 1e-3}, {"learning_rate": 1e-6}]
-    monkeypatch.setattr(paper_tuning, "settings_of", lambda run: settings)
+    monkeypatch.setattr(tuning, "settings_of", lambda run: settings)
     folder, tuned = tmp_path / "tuning", tmp_path / "tuning" / "tuning.jsonl"
     for _ in range(2):  # The second finds everything done.
-        paper.main([*small, "--tune", "--verbose", "0", "--out", str(folder)])
-    records = paper_tuning.read(tuned)
+        cli.main([*small, "--tune", "--verbose", "0", "--out", str(folder)])
+    records = tuning.read(tuned)
     assert [record["setting"] for record in records] == settings
     for record in records:
         validation = record["validation"]
@@ -337,16 +369,16 @@ def test_the_best_setting_on_the_validation_images_is_used(tmp_path, monkeypatch
 
 def test_residual_networks_are_tuned_without_attack(tmp_path, monkeypatch):
     settings = [{"learning_rate": 0.3}, {"learning_rate": 0.4}]
-    monkeypatch.setattr(paper_tuning, "settings_of", lambda run: settings)
+    monkeypatch.setattr(tuning, "settings_of", lambda run: settings)
     monkeypatch.setattr(
-        paper_tuning,
+        tuning,
         "try_out",
         lambda run, *_: ({"config": run.to_dict(), "score": run.training["learning_rate"]}, None),
     )
-    small = ["--model", "wrn-10-1", "--arms", "vanilla", "--limit", "10"]
-    paper.main([*small, "--tune", "--out", str(tmp_path)])
+    small = ["--model", "wrn-10-1", "--variants", "vanilla", "--limit", "10"]
+    cli.main([*small, "--tune", "--out", str(tmp_path)])
     tuned = tmp_path / "tuning.jsonl"
-    assert [each["config"]["adversarial"] for each in paper_tuning.read(tuned)] == [False, False]
+    assert [each["config"]["adversarial"] for each in tuning.read(tuned)] == [False, False]
     runs = plan(*small, "--tuned", str(tuned))
     assert [run.adversarial for run in runs] == [False, True]
     assert [run.training["learning_rate"] for run in runs] == [0.4, 0.4]
@@ -354,16 +386,16 @@ def test_residual_networks_are_tuned_without_attack(tmp_path, monkeypatch):
 
 def test_suspects_are_tried_from_the_best_setting_on(tmp_path, monkeypatch):
     small = ["--units", "16", "--limit", "200", "--epochs", "1", "--adversarial", "no"]
-    small += ["--arms", "sgd-wd", "--attacked", "20", "--verbose", "0", "--out", str(tmp_path)]
+    small += ["--variants", "sgd-wd", "--attacked", "20", "--verbose", "0", "--out", str(tmp_path)]
     setting = {"learning_rate": 0.1, "weight_decay": 1e-3}
-    monkeypatch.setattr(paper_tuning, "settings_of", lambda run: [setting])
+    monkeypatch.setattr(tuning, "settings_of", lambda run: [setting])
     names = ["classifier held at 1", "started on a frame", "twice the learning rate"]
-    chosen = {name: paper_suspects.FULLY_CONNECTED[name] for name in names}
-    monkeypatch.setattr(paper_suspects, "FULLY_CONNECTED", chosen)
-    paper.main([*small, "--tune"])
+    chosen = {name: suspects.FULLY_CONNECTED[name] for name in names}
+    monkeypatch.setattr(suspects, "FULLY_CONNECTED", chosen)
+    cli.main([*small, "--tune"])
     for _ in range(2):  # The second finds everything done.
-        paper.main([*small, "--suspects", "--tuned", str(tmp_path / "tuning.jsonl")])
-    tried = paper_tuning.read(tmp_path / "suspects.jsonl")
+        cli.main([*small, "--suspects", "--tuned", str(tmp_path / "tuning.jsonl")])
+    tried = tuning.read(tmp_path / "suspects.jsonl")
     assert [each["suspect"] for each in tried] == names[1:]
     assert [each["config"]["training"]["learning_rate"] for each in tried] == [0.1, 0.2]
     assert all(each["config"]["builder"]["weight_decay"] == 1e-3 for each in tried)
@@ -381,21 +413,21 @@ SUSPECT_RUNS = {
 @pytest.mark.parametrize(
     "model, name",
     [
-        *(("fc", name) for name in paper_suspects.FULLY_CONNECTED),
-        *(("wrn-10-1", name) for name in paper_suspects.WIDE_RESNET),
+        *(("fc", name) for name in suspects.FULLY_CONNECTED),
+        *(("wrn-10-1", name) for name in suspects.WIDE_RESNET),
     ],
 )
 def test_a_suspect_changes_one_thing(model, name):
     options = ["--model", model, "--adversarial", "no", *SUSPECT_RUNS[model]]
-    (run,) = plan(*options, "--arms", "parseval")
-    suspect = (paper_suspects.FULLY_CONNECTED | paper_suspects.WIDE_RESNET)[name]
+    (run,) = plan(*options, "--variants", "parseval")
+    suspect = (suspects.FULLY_CONNECTED | suspects.WIDE_RESNET)[name]
     new, old = suspect.applied_to(run).to_dict(), run.to_dict()
     changed = []
     for part in ("builder", "training"):
         ours, before = new.pop(part), old.pop(part)
         changed += [key for key in ours if ours[key] != before.get(key, "default")]
     assert new == old
-    default = paper_suspects.Suspect
+    default = suspects.Suspect
     if suspect.change is not default.change or suspect.finish is not default.finish:
         changed.append("model")
     assert (changed == []) == (name == "nothing")
@@ -404,20 +436,20 @@ def test_a_suspect_changes_one_thing(model, name):
     assert len(changed) <= 1 or changed in (["mean", "std"], ["epochs", "drops"], ["beta", "model"])
 
 
-def test_suspects_are_tried_on_the_arms_that_they_fit():
+def test_suspects_are_tried_on_the_variants_that_they_fit():
     runs = plan("--model", "wrn-10-1", "--adversarial", "no")
-    found = {run.arm: list(paper_suspects.suspects_of(run)) for run in runs}
-    assert found["parseval"] == list(paper_suspects.WIDE_RESNET)
+    found = {run.variant: list(suspects.suspects_of(run)) for run in runs}
+    assert found["parseval"] == list(suspects.WIDE_RESNET)
     assert found["parseval-oc"] == found["parseval"][:-1]
     assert "the paper's beta" not in found["vanilla"] and "nothing" in found["vanilla"]
 
 
 def test_convex_sums_are_held():
-    (run,) = plan("--model", "wrn-10-1", "--adversarial", "no", "--arms", "parseval")
+    (run,) = plan("--model", "wrn-10-1", "--adversarial", "no", "--variants", "parseval")
     dataset = data.load("digits", limit=20)
-    model = paper_training.compile_model(run, dataset)
+    model = training.compile_model(run, dataset)
     before = model.get_layer("conv").kernel.numpy()
-    paper_suspects.WIDE_RESNET["convex sums held at a half"].change(model)
+    suspects.WIDE_RESNET["convex sums held at a half"].change(model)
     model.fit(*dataset.train_pixels(), batch_size=20, verbose=0)
     sums = [layer for layer in model.layers if isinstance(layer, kp.ConvexAdd)]
     assert all(np.allclose(layer.coefficients, 0.5, atol=0) for layer in sums) and len(sums) == 3
@@ -426,8 +458,8 @@ def test_convex_sums_are_held():
 
 def test_settled_statistics_are_those_without_dropout():
     dataset = data.load("digits", limit=150)
-    (run,) = plan("--model", "wrn-10-1", "--arms", "vanilla", "--adversarial", "no")
-    model = paper_training.compile_model(run, dataset)
+    (run,) = plan("--model", "wrn-10-1", "--variants", "vanilla", "--adversarial", "no")
+    model = training.compile_model(run, dataset)
     start = model.get_weights()
     normalization = model.get_layer("group2_block1_second_normalization")
     x, _ = dataset.train_pixels()
@@ -435,7 +467,7 @@ def test_settled_statistics_are_those_without_dropout():
         model(batch, training=True)
     with_dropout = normalization.moving_variance.numpy()
     model.set_weights(start)
-    paper_suspects.settle_statistics(model, dataset)
+    suspects.settle_statistics(model, dataset)
     assert (with_dropout > 1.01 * normalization.moving_variance.numpy()).all()
     np.testing.assert_array_equal(model.get_layer("conv").kernel.numpy(), start[0])
 
@@ -443,11 +475,11 @@ def test_settled_statistics_are_those_without_dropout():
 def test_suspects_change_what_they_say():
     dataset = data.load("digits", limit=10)
     small = ["--adversarial", "no", "--units", "64", "--weight-decay", "1e-3"]
-    vanilla, parseval = plan(*small, "--arms", "sgd-wd", "parseval")
+    vanilla, parseval = plan(*small, "--variants", "sgd-wd", "parseval")
 
     def changed(run, name):
-        suspect = paper_suspects.FULLY_CONNECTED[name]
-        model = paper_training.compile_model(suspect.applied_to(run), dataset)
+        suspect = suspects.FULLY_CONNECTED[name]
+        model = training.compile_model(suspect.applied_to(run), dataset)
         suspect.change(model)
         return model, kp.singular_values(model)
 
@@ -461,7 +493,7 @@ def test_suspects_change_what_they_say():
     assert model.get_layer("hidden1").kernel.constraint is not None
     model, values = changed(parseval, "classifier held at 3")
     assert np.allclose(values["logits"], 3, atol=1e-4)
-    assert model.get_layer("logits").kernel.constraint.layout.scale == 3 and model.losses == []
+    assert model.get_layer("logits").kernel.constraint.scale == 3 and model.losses == []
     model, _ = changed(parseval, "pixels not normalised")
     normalise = model.get_layer("normalise")
     assert np.allclose(normalise(dataset.test[0]), dataset.test[0], atol=1e-6)
@@ -473,7 +505,7 @@ def test_suspects_change_what_they_say():
         (["--dataset", "imagenet"], "invalid choice: 'imagenet'"),
         (["--model", "lenet"], "The model must be fc, or wrn-D-W.*Received: 'lenet'"),
         (["--model", "wrn-11-1"], "`depth` must be.*10 is the nearest. Received: depth=11"),
-        (["--arms", "parseval", "magic"], "must be among sgd, .*Received: 'magic'"),
+        (["--variants", "parseval", "magic"], "must be among sgd, .*Received: 'magic'"),
         (["--limit", "5000"], "between 1 and the 1197 training images.*Received: 5000"),
         (["--epochs", "0"], "`epochs` must be a positive integer. Received: epochs=0"),
         (["--learning-rate", "-1"], "`learning_rate` must be a positive number"),
@@ -489,7 +521,7 @@ def test_suspects_change_what_they_say():
 )
 def test_bad_arguments_end_the_command_at_once(arguments, message, capsys, tmp_path):
     with pytest.raises(SystemExit) as error:
-        paper.main(["--out", str(tmp_path / "out"), *arguments])
+        cli.main(["--out", str(tmp_path / "out"), *arguments])
     assert error.value.code == 2
     # argparse breaks no lines in its errors.
     assert re.search(message, capsys.readouterr().err)

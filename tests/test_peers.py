@@ -51,7 +51,7 @@ def art_examples(model, x, y):
 @pytest.mark.parametrize("peer", [foolbox_examples, cleverhans_examples, art_examples])
 def test_adversarial_examples_are_the_same(peer, trained):
     model, x, y = trained
-    ours = kp.FGSM(EPSILON, labels="true", bounds=(0, 1))(model, x, y)
+    ours = kp.FGSM(bounds=(0, 1))(model, x, y, epsilon=EPSILON)
     np.testing.assert_allclose(to_numpy(ours), np.asarray(peer(model, x, y)), atol=1e-5)
 
 
@@ -62,7 +62,7 @@ def test_accuracies_are_the_same(peer, trained):
 
     model, x, y = trained
     epsilons = [0.02, 0.1, 0.2]
-    attack = kp.FGSM(0, labels="true", bounds=(0, 1))
+    attack = kp.FGSM(bounds=(0, 1))
     ours = kp.robust_accuracy(model, x, y, epsilon=epsilons, attack=attack, verbose=0)
     assert ours.clean > ours.accuracies[-1]
     theirs = getattr(robust_accuracy, peer)(model, x, y)(epsilons)

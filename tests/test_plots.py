@@ -14,18 +14,12 @@ from keras import layers
 
 import keras_parseval as kp
 from keras_parseval import plots
-from keras_parseval.analysis.covariance import CovarianceDimension
+from keras_parseval.analysis import CertifiedAccuracy, CovarianceDimension, RobustAccuracy
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-PUBLIC = {
-    name: function
-    for name, function in vars(plots).items()
-    if inspect.isfunction(function)
-    and function.__module__.startswith(plots.__name__)
-    and not name.startswith("_")
-}
+PUBLIC = {name: getattr(plots, name) for name in plots.__all__}
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +45,11 @@ def dense_models():
 
 
 def robust(measure="snr", levels=(33.0, 20.0, 25.0), accuracies=(0.9, 0.5, 0.7)):
-    return kp.RobustAccuracy(0.95, measure, levels, accuracies, "FGSM", 100)
+    return RobustAccuracy(0.95, measure, levels, accuracies, "FGSM", 100)
+
+
+def certified(levels=(0.2, 0.1), accuracies=(0.3, 0.6), norm=2):
+    return CertifiedAccuracy(0.9, levels, accuracies, norm, "paper", 100)
 
 
 def dimensions(names=("a", "b"), classes=(0, 1), variance=0.99):
@@ -72,17 +70,17 @@ class Report:
 
 
 DRAWINGS = {
-    "singular_values": lambda ax=None: plots.singular_values(dense_models(), ax=ax),
-    "accuracy_against_snr": lambda ax=None: plots.accuracy_against_snr(
+    "spectra": lambda ax=None: plots.spectra(dense_models(), ax=ax),
+    "accuracies": lambda ax=None: plots.accuracies(
         {"plain": robust(), "tight": robust(accuracies=(0.9, 0.7, 0.8))}, ax=ax
     ),
     "learning_curves": lambda ax=None: plots.learning_curves(
         {"plain": {"val_loss": [3, 2, 1]}, "tight": {"val_loss": [2, 1]}}, ax=ax
     ),
-    "covariance_dimension": lambda ax=None: plots.covariance_dimension(
+    "dimensions": lambda ax=None: plots.dimensions(
         {"plain": dimensions(), "tight": dimensions()}, ax=ax
     ),
-    "lipschitz_bound": lambda ax=None: plots.lipschitz_bound(
+    "bounds": lambda ax=None: plots.bounds(
         {"plain": [("a", 2.0), ("b", 9.0)], "tight": [("a", 1.0), ("b", 1.0)]}, ax=ax
     ),
 }
@@ -139,7 +137,7 @@ def outlines(ax):
 @pytest.mark.parametrize("layer", [None, "hidden", ["hidden"]])
 def test_histograms_count_every_singular_value(layer):
     models = dense_models()
-    ax = plots.singular_values(models, layer)
+    ax = plots.spectra(models, layers=layer)
     plain, tight = outlines(ax)
     counted = 16 if layer else 16 + 3
     for shares, edges, _ in (plain, tight):
@@ -159,7 +157,7 @@ def curve(ax, label):
 
 
 def test_levels_are_in_order_and_clean_is_set_apart():
-    ax = plots.accuracy_against_snr({"plain": robust()})
+    ax = plots.accuracies({"plain": robust()})
     x, y = curve(ax, "plain")
     np.testing.assert_array_equal(x, [20, 25, 33])
     np.testing.assert_array_equal(y, [0.5, 0.7, 0.9])
@@ -173,19 +171,33 @@ def test_levels_are_in_order_and_clean_is_set_apart():
 
 def test_epsilons_have_an_axis_of_their_own():
     result = robust("epsilon", (0.1, 0.01), (0.2, 0.8))
-    ax = plots.accuracy_against_snr({"plain": result})
+    ax = plots.accuracies({"plain": result})
     x, y = curve(ax, "plain")
     assert list(x) == [0.01, 0.1] and list(y) == [0.8, 0.2]
     assert "epsilon" in ax.get_xlabel() and "dB" not in ax.get_xlabel()
     assert any((line.get_xdata()[0], line.get_ydata()[0]) == (0, 0.95) for line in ax.lines)
     with pytest.raises(ValueError, match=r"levels of one measure.*epsilon, snr"):
-        plots.accuracy_against_snr({"a": result, "b": robust()})
+        plots.accuracies({"a": result, "b": robust()})
+
+
+def test_certified_accuracies_are_drawn_beside_those_under_attack():
+    attacked = robust("epsilon", (0.1, 0.2), (0.8, 0.7))
+    ax = plots.accuracies({"attacked": attacked, "certified": certified()})
+    x, y = curve(ax, "certified")
+    assert list(x) == [0.1, 0.2] and list(y) == [0.6, 0.3]
+    assert list(curve(ax, "attacked")[1]) == [0.8, 0.7]
+    assert any((line.get_xdata()[0], line.get_ydata()[0]) == (0, 0.9) for line in ax.lines)
+    assert list(curve(plots.accuracies({"alone": certified()}), "alone")[0]) == [0.1, 0.2]
+    with pytest.raises(ValueError, match=r"levels of one measure.*epsilon, snr"):
+        plots.accuracies({"a": certified(), "b": robust()})
 
 
 def test_learning_curves_skip_epochs_without_a_value():
     history = keras.callbacks.History()
     history.history = {"tightness": [0.5, float("nan"), float("nan"), 0.2]}
-    ax = plots.learning_curves({"every third": history, "plain": {"tightness": [1]}}, "tightness")
+    ax = plots.learning_curves(
+        {"every third": history, "plain": {"tightness": [1]}}, metric="tightness"
+    )
     x, y = curve(ax, "every third")
     assert list(x) == [1, 4] and list(y) == [0.5, 0.2]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("epoch", "tightness")
@@ -194,47 +206,47 @@ def test_learning_curves_skip_epochs_without_a_value():
 
 
 def test_bars_are_percentages_of_all_dimensions():
-    ax = plots.covariance_dimension({"plain": dimensions(), "tight": dimensions(classes=())})
+    ax = plots.dimensions({"plain": dimensions(), "tight": dimensions(classes=())})
     heights = [[bar.get_height() for bar in bars] for bars in ax.containers]
     assert heights == [[80, 80], [40, 40], [80, 80]]
     assert [text.get_text() for text in ax.get_xticklabels()] == ["a", "b"]
     spans = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in ax.patches)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
-    other = plots.covariance_dimension({"a": dimensions(), "b": dimensions(("c", "d"))})
+    other = plots.dimensions({"a": dimensions(), "b": dimensions(("c", "d"))})
     assert [text.get_text() for text in other.get_xticklabels()] == ["layer 1", "layer 2"]
     for different in (dimensions(("a",)), dimensions(variance=0.9)):
         with pytest.raises(ValueError, match="the same number of layers"):
-            plots.covariance_dimension({"a": dimensions(), "b": different})
+            plots.dimensions({"a": dimensions(), "b": different})
 
 
 def test_bounds_are_pairs_or_reports():
     pairs = [("conv", 2.0), ("relu", 2.0), ("dense", 6.0)]
     report = Report(tuple(Entry(*pair) for pair in pairs))
-    ax = plots.lipschitz_bound({"pairs": pairs, "report": report})
+    ax = plots.bounds({"pairs": pairs, "report": report})
     for name in ("pairs", "report"):
         np.testing.assert_array_equal(curve(ax, name)[1], [2, 2, 6])
     assert [text.get_text() for text in ax.get_xticklabels()] == ["conv", "relu", "dense"]
     assert ax.get_yscale() == "log"
-    gaps = plots.lipschitz_bound({"a": [("x", 0.0), ("y", np.inf), ("z", 2.0)], "b": pairs})
+    gaps = plots.bounds({"a": [("x", 0.0), ("y", np.inf), ("z", 2.0)], "b": pairs})
     assert gaps.get_xlabel() and pixels(gaps.figure).std() > 0.01
     with pytest.raises(ValueError, match="none for 'empty'"):
-        plots.lipschitz_bound({"empty": []})
+        plots.bounds({"empty": []})
 
 
 def test_the_librarys_own_report_is_drawn():
     model = dense_models()["tight"]
     report = kp.lipschitz_bound(model)
-    ax = plots.lipschitz_bound({"tight": report})
+    ax = plots.bounds({"tight": report})
     assert curve(ax, "tight")[1][-1] == pytest.approx(report.bound)
 
 
 @pytest.mark.parametrize(
     "draw, wrong",
     [
-        (plots.singular_values, layers.Dense(3)),
-        (plots.accuracy_against_snr, 0.9),
+        (plots.spectra, layers.Dense(3)),
+        (plots.accuracies, 0.9),
         (plots.learning_curves, [1, 2]),
-        (plots.covariance_dimension, robust()),
+        (plots.dimensions, robust()),
     ],
 )
 def test_what_cannot_be_drawn_is_an_error(draw, wrong):
@@ -249,10 +261,10 @@ def test_what_cannot_be_drawn_is_an_error(draw, wrong):
 def test_models_with_unknown_layers_or_nan_are_errors():
     models = dense_models()
     with pytest.raises(ValueError, match="among them hidden, classifier"):
-        plots.singular_values(models, "third")
+        plots.spectra(models, layers="third")
     models["plain"].layers[0].kernel.assign(np.full((16, 24), np.nan))
     with pytest.raises(ValueError, match="infinity in model 'plain'"):
-        plots.singular_values(models)
+        plots.spectra(models)
 
 
 def image_classifier(shape=(6, 5, 1), units=3):
@@ -286,10 +298,12 @@ def titles(axes):
 
 def test_the_grid_says_what_the_model_decides():
     model, x, x_adv = image_classifier(), grey(BRIGHT), grey(ATTACKED)
-    axes = plots.adversarial_grid(model, x, x_adv)
+    axes = plots.adversarial_images(model, x, x_adv)
     assert axes.shape == (3, 4)
     assert titles(axes) == [["0", "1", "2", "2"], ["0", "2,\nnot 1", "2", "1,\nnot 2"], [""] * 4]
-    assert [ax.get_xlabel() for ax in axes[2]] == [f"{ratio:.1f} dB" for ratio in kp.snr(x, x_adv)]
+    assert [ax.get_xlabel() for ax in axes[2]] == [
+        f"{ratio:.1f} dB" for ratio in kp.attacks.snr(x, x_adv)
+    ]
     assert [row[0].get_ylabel().split("\n")[0] for row in axes] == [
         "clean",
         "adversarial",
@@ -297,15 +311,15 @@ def test_the_grid_says_what_the_model_decides():
     ]
     assert pixels(axes[0, 0].figure).std() > 0.1
     names, labels = ["dark", "dim", "bright"], np.eye(3)[[0, 1, 2, 0]]
-    axes = plots.adversarial_grid(model, x, x_adv, labels, names, count=3)
+    axes = plots.adversarial_images(model, x, x_adv, labels, class_names=names, count=3)
     assert titles(axes)[1] == ["dark", "bright,\nnot dim", "bright"]
-    axes = plots.adversarial_grid(model, x, x_adv, labels.argmax(1)[:, None])
+    axes = plots.adversarial_images(model, x, x_adv, labels.argmax(1)[:, None])
     assert titles(axes)[0] == ["0", "1", "2", "2,\nnot 0"]
 
 
 def test_the_grid_of_a_binary_classifier():
     model = image_classifier(units=1)
-    axes = plots.adversarial_grid(model, grey(BRIGHT), grey(ATTACKED))
+    axes = plots.adversarial_images(model, grey(BRIGHT), grey(ATTACKED))
     assert titles(axes)[:2] == [["0", "0", "1", "1"], ["0", "1,\nnot 0", "1", "0,\nnot 1"]]
 
 
@@ -317,7 +331,7 @@ def test_images_and_differences_are_shown_to_scale(shape):
     x_adv[0, 3, 3] += 10
     x_adv[1, 2, 2] -= 5
     figure = plt.figure()
-    axes = plots.adversarial_grid(model, x, x_adv, fig=figure)
+    axes = plots.adversarial_images(model, x, x_adv, fig=figure)
     assert axes[0, 0].figure is figure and plt.get_fignums() == [figure.number]
     shown = [[np.asarray(ax.images[0].get_array()) for ax in row] for row in axes]
     expected = (x.reshape(4, 6, 5, -1) + 100) / 180
@@ -332,7 +346,7 @@ def test_images_and_differences_are_shown_to_scale(shape):
 
 def test_images_without_any_difference_are_shown():
     x = grey(BRIGHT)
-    axes = plots.adversarial_grid(image_classifier(), x, x)
+    axes = plots.adversarial_images(image_classifier(), x, x)
     assert [ax.get_xlabel() for ax in axes[2]] == ["inf dB"] * 4
     np.testing.assert_allclose(axes[2, 0].images[0].get_array(), 0.5)
 
@@ -351,5 +365,5 @@ def test_images_without_any_difference_are_shown():
 def test_bad_arguments_of_the_grid_are_refused(arguments, error, message):
     given = {"x": grey(BRIGHT), "x_adv": grey(ATTACKED), **arguments}
     with pytest.raises(error, match=message):
-        plots.adversarial_grid(image_classifier(), **given)
+        plots.adversarial_images(image_classifier(), **given)
     assert plt.get_fignums() == []

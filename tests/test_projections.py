@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 from keras import ops
 
 import keras_parseval as kp
-from keras_parseval.sampling import sample_units
+from keras_parseval._sampling import sample_units
 
 # Compiling a new shape takes longer than hypothesis allows an example by default.
 relaxed = hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
@@ -21,7 +21,7 @@ def test_step_is_the_papers_formula(shape, scale, rng):
     gram = start @ np.swapaxes(start, -1, -2)
     expected = (1 + beta) * start - beta / scale**2 * gram @ start
     for orientation in (lambda x: x, lambda x: np.swapaxes(x, -1, -2)):
-        step = kp.tight_frame_step(orientation(start).astype("float32"), beta, scale)
+        step = kp.constraints.tight_frame_step(orientation(start).astype("float32"), beta, scale)
         np.testing.assert_allclose(to_numpy(step), orientation(expected), rtol=2e-6, atol=1e-8)
 
 
@@ -30,7 +30,9 @@ def test_safeguard_shortens_the_step_only_when_it_must(rng):
         start = (magnitude * rng.normal(size=(10, 16))).astype("float32")
         before = singular_values(start)
         left, _, right = np.linalg.svd(start.astype("float64"), full_matrices=False)
-        after = np.diagonal(left.T @ to_numpy(kp.tight_frame_step(start, 0.5)) @ right.T)
+        after = np.diagonal(
+            left.T @ to_numpy(kp.constraints.tight_frame_step(start, 0.5)) @ right.T
+        )
         assert (after >= 0.5 * before * (1 - 1e-4)).all()
         assert (after <= np.maximum(before, 1.0) * (1 + 1e-4)).all()
 
@@ -38,13 +40,13 @@ def test_safeguard_shortens_the_step_only_when_it_must(rng):
 @pytest.mark.parametrize("size", [1e15, 1e18])
 def test_large_kernels_stay_finite(size):
     start = np.array([[1, -2], [3, 1]], "float32") * np.float32(size)
-    step = to_numpy(kp.tight_frame_step(start, 0.1))
+    step = to_numpy(kp.constraints.tight_frame_step(start, 0.1))
     assert np.isfinite(step).all() and np.linalg.norm(step, 2) < np.linalg.norm(start, 2)
 
 
 def test_zero_stays_zero():
     zero = np.zeros((3, 4), "float32")
-    np.testing.assert_array_equal(to_numpy(kp.tight_frame_step(zero, 0.5)), zero)
+    np.testing.assert_array_equal(to_numpy(kp.constraints.tight_frame_step(zero, 0.5)), zero)
 
 
 @pytest.mark.parametrize("shape", [(10, 30), (30, 10)])
@@ -52,7 +54,7 @@ def test_zero_stays_zero():
 def test_sampled_step_is_the_formula_on_the_sample_and_nothing_elsewhere(shape, unbiased, rng):
     start = (rng.normal(size=shape) / 6).astype("float32")
     beta, count, units = 0.01, 4, 10
-    step = to_numpy(kp.sampled_tight_frame_step(start, beta, count, unbiased=unbiased))
+    step = to_numpy(kp.constraints.sampled_tight_frame_step(start, beta, count, unbiased=unbiased))
     rows_first = (lambda x: x) if shape[0] == units else np.transpose
     start, step = rows_first(start), rows_first(step)
     chosen = (step != start).any(axis=1)
@@ -117,9 +119,11 @@ def test_unbiased_sampling_is_as_tight_as_the_full_step():
     units, updates = (512, 2000) if BACKEND == "tensorflow" else (200, 2000)
     count = units // 10
     steps = {
-        "full": lambda matrix: kp.tight_frame_step(matrix, 3e-4),
-        "unbiased": lambda matrix: kp.sampled_tight_frame_step(matrix, 3e-4, count, unbiased=True),
-        "biased": lambda matrix: kp.sampled_tight_frame_step(matrix, 3e-4, count),
+        "full": lambda matrix: kp.constraints.tight_frame_step(matrix, 3e-4),
+        "unbiased": lambda matrix: kp.constraints.sampled_tight_frame_step(
+            matrix, 3e-4, count, unbiased=True
+        ),
+        "biased": lambda matrix: kp.constraints.sampled_tight_frame_step(matrix, 3e-4, count),
     }
     error = {}
     for name, step in steps.items():
@@ -138,7 +142,7 @@ def test_unbiased_sampling_is_as_tight_as_the_full_step():
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 def test_polar_projection_is_the_nearest_tight_frame(shape, scale, rng):
     matrix = rng.normal(size=shape).astype("float32")
-    nearest = to_numpy(kp.project_tight_frame(matrix, scale))
+    nearest = to_numpy(kp.constraints.project_tight_frame(matrix, scale))
     np.testing.assert_allclose(singular_values(nearest), scale, rtol=1e-5)
     distance = np.linalg.norm(nearest - matrix)
     for _ in range(200):
@@ -152,8 +156,8 @@ def test_polar_projection_is_where_the_steps_lead(rng):
     matrix = rng.normal(size=(8, 12)).astype("float32")
     walked = matrix
     for _ in range(100):
-        walked = kp.tight_frame_step(walked, 0.5)
-    nearest = to_numpy(kp.project_tight_frame(matrix))
+        walked = kp.constraints.tight_frame_step(walked, 0.5)
+    nearest = to_numpy(kp.constraints.project_tight_frame(matrix))
     np.testing.assert_allclose(to_numpy(walked), nearest, atol=1e-5)
 
 
@@ -161,28 +165,55 @@ def test_polar_projection_is_where_the_steps_lead(rng):
 def test_projections_do_not_hide_broken_numbers(bad):
     batch = np.ones((2, 3, 4), "float32")
     batch[0, 1, 1] = bad
-    frames, points = to_numpy(kp.project_tight_frame(batch)), to_numpy(kp.project_simplex(batch))
+    frames, points = (
+        to_numpy(kp.constraints.project_tight_frame(batch)),
+        to_numpy(kp.constraints.project_simplex(batch)),
+    )
     assert np.isnan(frames[0]).all() and np.isfinite(frames[1]).all()
     assert np.isnan(points[0, 1]).all() and np.isfinite(points[1]).all()
-    step = to_numpy(kp.tight_frame_step(batch, 0.5))
+    step = to_numpy(kp.constraints.tight_frame_step(batch, 0.5))
     assert not np.isfinite(step[0]).any() and np.isfinite(step[1]).all()
 
 
 @pytest.mark.parametrize(
     "call, error, message",
     [
-        (lambda x: kp.tight_frame_step(x, 0.7), ValueError, "`beta` must be"),
-        (lambda x: kp.tight_frame_step(x, 0.5, scale=0), ValueError, "`scale` must be"),
-        (lambda x: kp.tight_frame_step(x[0], 0.5), ValueError, "rank 2 or more"),
-        (lambda x: kp.tight_frame_step(x.astype(int), 0.5), TypeError, "floating-point"),
-        (lambda x: kp.sampled_tight_frame_step(x, 0.5, 1), ValueError, "between 2 and 3"),
-        (lambda x: kp.sampled_tight_frame_step(x, 0.5, 4), ValueError, "between 2 and 3"),
-        (lambda x: kp.project_tight_frame(x, scale="auto"), TypeError, "`scale` must be"),
-        (lambda x: kp.project_simplex(x[:0], axis=0), ValueError, "at least one coefficient"),
-        (lambda x: kp.project_simplex(x, axis=5), ValueError, "rank 2"),
-        (lambda x: kp.project_simplex(x, axis=None), TypeError, "an axis of the points"),
-        (lambda x: kp.tight_frame_step(x[:0], 0.5), ValueError, "must not be empty"),
-        (lambda x: kp.project_simplex(x.astype(int)), TypeError, "floating-point"),
+        (lambda x: kp.constraints.tight_frame_step(x, 0.7), ValueError, "`beta` must be"),
+        (lambda x: kp.constraints.tight_frame_step(x, 0.5, scale=0), ValueError, "`scale` must be"),
+        (lambda x: kp.constraints.tight_frame_step(x[0], 0.5), ValueError, "rank 2 or more"),
+        (
+            lambda x: kp.constraints.tight_frame_step(x.astype(int), 0.5),
+            TypeError,
+            "floating-point",
+        ),
+        (
+            lambda x: kp.constraints.sampled_tight_frame_step(x, 0.5, 1),
+            ValueError,
+            "between 2 and 3",
+        ),
+        (
+            lambda x: kp.constraints.sampled_tight_frame_step(x, 0.5, 4),
+            ValueError,
+            "between 2 and 3",
+        ),
+        (
+            lambda x: kp.constraints.project_tight_frame(x, scale="auto"),
+            TypeError,
+            "`scale` must be",
+        ),
+        (
+            lambda x: kp.constraints.project_simplex(x[:0], axis=0),
+            ValueError,
+            "at least one coefficient",
+        ),
+        (lambda x: kp.constraints.project_simplex(x, axis=5), ValueError, "rank 2"),
+        (
+            lambda x: kp.constraints.project_simplex(x, axis=None),
+            TypeError,
+            "an axis of the points",
+        ),
+        (lambda x: kp.constraints.tight_frame_step(x[:0], 0.5), ValueError, "must not be empty"),
+        (lambda x: kp.constraints.project_simplex(x.astype(int)), TypeError, "floating-point"),
     ],
 )
 def test_bad_input_is_refused(call, error, message):
@@ -225,13 +256,13 @@ ordinary = st.floats(-4, 4, width=32)
 @hypothesis.given(st.lists(ordinary | finite, min_size=1, max_size=40))
 def test_simplex_projection_is_the_nearest_point(values):
     point = np.array(values, dtype="float32")
-    assert_is_projection(point, to_numpy(kp.project_simplex(point)))
+    assert_is_projection(point, to_numpy(kp.constraints.project_simplex(point)))
 
 
 @relaxed
 @hypothesis.given(hnp.arrays("float32", st.integers(1, 30), elements=ordinary))
 def test_simplex_projection_solves_the_defining_equation(point):
-    projected = to_numpy(kp.project_simplex(point))
+    projected = to_numpy(kp.constraints.project_simplex(point))
     np.testing.assert_allclose(projected, simplex_by_bisection(point), atol=2e-6)
 
 
@@ -250,20 +281,20 @@ def test_simplex_projection_of_any_length(length, kind, rng):
         # All but one about a unit below the largest: the longest sums, of the hardest kind.
         "just_below": np.append(np.full(length - 1, 0.0), 1.0 - 1e-4),
     }[kind].astype("float32")
-    projected = to_numpy(kp.project_simplex(point))
+    projected = to_numpy(kp.constraints.project_simplex(point))
     assert_is_projection(point, projected)
     np.testing.assert_allclose(projected, simplex_by_bisection(point), atol=3e-6)
 
 
 def test_simplex_points_are_fixed_points(rng):
     points = rng.dirichlet(np.ones(6), size=50).astype("float32")
-    np.testing.assert_allclose(to_numpy(kp.project_simplex(points)), points, atol=1e-6)
+    np.testing.assert_allclose(to_numpy(kp.constraints.project_simplex(points)), points, atol=1e-6)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
 def test_simplex_projects_each_point_of_a_batch_by_itself(axis, rng):
     batch = rng.normal(size=(4, 5, 6)).astype("float32")
-    project = compiled(lambda x: kp.project_simplex(x, axis))
+    project = compiled(lambda x: kp.constraints.project_simplex(x, axis))
     projected = to_numpy(project(ops.convert_to_tensor(batch)))
     expected = np.apply_along_axis(simplex_by_bisection, axis, batch)
     np.testing.assert_allclose(projected, expected, atol=1e-6)

@@ -9,20 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import BACKEND
+from PIL import Image
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-sys.path.insert(0, str(EXAMPLES))
-paper_results, paper_recipes, paper_tuning = map(
-    importlib.import_module, ("paper_results", "paper_recipes", "paper_tuning")
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+results_page, recipes, tuning = (
+    importlib.import_module(f"examples.paper.{part}")
+    for part in ("results_page", "recipes", "tuning")
 )
 # The lines are the same on every backend.
 pytestmark = pytest.mark.skipif(BACKEND != "tensorflow", reason="tested on TensorFlow")
-FOLDER = EXAMPLES / "results"
+FOLDER, DOCS = ROOT / "examples" / "paper" / "results", ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
 def results():
-    return paper_results.Results(FOLDER)
+    return results_page.Results(FOLDER)
 
 
 def lines(name):
@@ -31,7 +33,7 @@ def lines(name):
 
 def test_the_page_is_made_of_the_lines(results):
     text = (FOLDER / "text.md").read_text()
-    assert results.render(text) == (EXAMPLES / "RESULTS.md").read_text()
+    assert results.render(text) == (DOCS / "results.md").read_text()
 
 
 def test_no_measured_figure_is_written_by_hand():
@@ -40,23 +42,23 @@ def test_no_measured_figure_is_written_by_hand():
     assert re.findall(r"\d+\.\d+", text) == []
 
 
-def test_every_arm_was_tuned_alike_and_trained_with_its_best_setting(results):
-    for tried in (results, paper_results.Results(FOLDER / "first-round")):
+def test_every_variant_was_tuned_alike_and_trained_with_its_best_setting(results):
+    for tried in (results, results_page.Results(FOLDER / "first-round")):
         assert tried.groups
         for group in tried.groups:
             assert len({len(trials) for trials in tried.tried(group).values()}) == 1
     for record in lines("runs.jsonl"):
-        run = paper_recipes.Run(**record["config"])
-        setting = paper_tuning.best(FOLDER / "tuning.jsonl", run)
+        run = recipes.Run(**record["config"])
+        setting = tuning.best(FOLDER / "tuning.jsonl", run)
         if run.model == "fc":
             # Four times as wide as the networks of the trials, and trained at half the rate.
             setting = setting | {"learning_rate": setting["learning_rate"] / 2}
-        assert paper_tuning.with_setting(run, setting) == run
+        assert tuning.with_setting(run, setting) == run
 
 
 def test_fields_are_what_the_lines_say(results):
     record = lines("runs.jsonl")[0]
-    run = paper_recipes.Run(**record["config"])
+    run = recipes.Run(**record["config"])
     same = [
         each["results"]["iterated"]["accuracies"][3]
         for each in lines("runs.jsonl")
@@ -76,27 +78,48 @@ def test_gains_are_of_the_differences_seed_by_seed(results):
     assert results.gain("mnist-fc", "parseval", "sgd-wd", "fgsm", "clean") == expected
 
 
-def test_the_readme_quotes_the_trials(results):
+def test_every_figure_of_the_page_is_there_and_no_other():
+    shown = re.findall(r"\]\((figures/results/.*?\.png)\)", (DOCS / "results.md").read_text())
+    assert {DOCS / path for path in shown} == set((DOCS / "figures" / "results").iterdir())
+
+
+def test_the_page_and_its_figures_are_made_as_they_were(tmp_path, monkeypatch):
+    """All but the singular values, which need the models."""
+    monkeypatch.setattr(results_page, "FIGURES", tmp_path / "figures")
+    monkeypatch.setattr(results_page, "PAGE", tmp_path / "results.md")
+    results_page.main()
+    assert (tmp_path / "results.md").read_text() == (DOCS / "results.md").read_text()
+    drawn = sorted((tmp_path / "figures").iterdir())
+    assert len(drawn) == 10
+    for path in drawn:
+        ours, theirs = (
+            np.asarray(Image.open(each).convert("L"), "float64")
+            for each in (path, DOCS / "figures" / "results" / path.name)
+        )
+        # To the pixel with the same matplotlib; another may set its text a little differently.
+        assert ours.shape == theirs.shape, path
+        assert np.mean(np.abs(ours - theirs) > 64) < 0.01, path
+
+
+def test_the_guide_quotes_the_trials(results):
     # The sixth and fifth trials differ in beta alone.
-    quoted = [
-        results.trial(group, "parseval-unbiased-10%", number, "clean")
-        for number in (6, 5)
-        for group in ("mnist-fc", "cifar10-fc")
-    ]
     strong, weak = (
-        results.tried("mnist-fc")["parseval-unbiased-10%"][n]["setting"] for n in (5, 4)
+        [
+            results.trial(group, "parseval-unbiased-10%", number, "clean")
+            for group in ("mnist-fc", "cifar10-fc")
+        ]
+        for number in (6, 5)
     )
-    assert strong == weak | {"beta": 0.1} and weak["beta"] == 0.001
-    readme = " ".join((EXAMPLES.parent / "README.md").read_text().split())
-    sentence = (
-        "{}% on MNIST and {}% on CIFAR-10, where `beta=0.001` has {}% and {}% (all else equal"
-    )
-    assert sentence.format(*quoted) in readme
+    settings = [results.tried("mnist-fc")["parseval-unbiased-10%"][n]["setting"] for n in (5, 4)]
+    assert settings[0] == settings[1] | {"beta": 0.1} and settings[1]["beta"] == 0.001
+    guide = " ".join((DOCS / "guides" / "strength-and-cost.md").read_text().split())
+    assert "{}% on MNIST and {}% on CIFAR-10, where".format(*strong) in guide
+    assert "`beta=0.001` had {}% and {}%, all else equal".format(*weak) in guide
     paper, strong = (
         results.suspect("cifar10-wrn-16-1", "parseval", "clean", *changed.split())
         for changed in ("the paper's beta", "nothing")
     )
-    assert f"then has {paper}% on CIFAR-10 after 6 epochs, where 0.1 has {strong}%" in readme
+    assert f"then had {paper}% on CIFAR-10 after 6 epochs, where 0.1 had {strong}%" in guide
 
 
 @pytest.mark.parametrize(

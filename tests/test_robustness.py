@@ -35,30 +35,32 @@ def images(count=50):
 @pytest.mark.parametrize("level", [50, 33.3, 10])
 def test_attacks_have_the_snr_that_was_asked_for(norm, level):
     model, (x, _) = image_model(), images()
-    epsilon = kp.epsilon_for_snr(x, level, norm)
+    epsilon = kp.attacks.epsilon_for_snr(x, level, norm)
     assert epsilon.shape == (len(x),)
-    crafted = kp.FGSM(epsilon, norm)(model, x)
-    np.testing.assert_allclose(kp.snr(x, crafted), level, atol=0.01)
+    attack = kp.FGSM(norm=norm)
+    for amount in ({"epsilon": epsilon}, {"snr": level}):
+        crafted = attack(model, x, **amount)
+        np.testing.assert_allclose(kp.attacks.snr(x, crafted), level, atol=0.01)
 
 
 def test_snr_is_its_definition():
     x, noise = np.full((2, 4), 3.0), np.zeros((2, 4))
     noise[0] = 0.3
-    np.testing.assert_allclose(kp.snr(x, x + noise), [20, np.inf])
+    np.testing.assert_allclose(kp.attacks.snr(x, x + noise), [20, np.inf])
     with pytest.raises(ValueError, match="the same shape"):
-        kp.snr(x, x[:1])
+        kp.attacks.snr(x, x[:1])
     with pytest.raises(ValueError, match='`norm` must be "inf" or 2'):
-        kp.epsilon_for_snr(x, 40, norm=1)
+        kp.attacks.epsilon_for_snr(x, 40, norm=1)
     with pytest.raises(ValueError, match="`snr` must be finite"):
-        kp.epsilon_for_snr(x, np.nan)
+        kp.attacks.epsilon_for_snr(x, np.nan)
     with pytest.raises(ValueError, match="at least one example"):
-        kp.epsilon_for_snr(x[:0], 40)
-    assert kp.snr(np.zeros((1, 4)), np.zeros((1, 4))) == np.inf
+        kp.attacks.epsilon_for_snr(x[:0], 40)
+    assert kp.attacks.snr(np.zeros((1, 4)), np.zeros((1, 4))) == np.inf
 
 
-def by_hand(model, x, y, attack):
+def by_hand(model, x, y, attack, **amount):
     """Accuracy on examples that the attack itself crafts, all at once."""
-    crafted = to_numpy(attack(model, x, y))
+    crafted = to_numpy(attack(model, x, y, **amount))
     return (model.predict(crafted, verbose=0).argmax(-1) == y).mean()
 
 
@@ -67,19 +69,17 @@ def by_hand(model, x, y, attack):
 def test_robust_accuracy_is_the_accuracy_of_the_attack(batch_size, norm):
     model, (x, y) = image_model(), images()
     model.fit(x, y, epochs=30, verbose=0)
-    one_step = kp.FGSM(0, norm, "true")
+    one_step = kp.FGSM(norm=norm)
     result = kp.robust_accuracy(
         model, x, y, snr=(30, 20, 15), attack=one_step, batch_size=batch_size
     )
     assert result.clean == pytest.approx((model.predict(x, verbose=0).argmax(-1) == y).mean())
     for level, accuracy in zip(result.levels, result.accuracies):
-        attack = kp.FGSM(kp.epsilon_for_snr(x, level, norm), norm, "true")
-        assert accuracy == pytest.approx(by_hand(model, x, y, attack))
-    iterated = kp.IteratedFGSM(0, 5, norm=norm, labels="true")
+        assert accuracy == pytest.approx(by_hand(model, x, y, one_step, snr=level))
+    iterated = kp.IteratedFGSM(steps=5, norm=norm)
     result = kp.robust_accuracy(model, x, y, epsilon=[0.02, 0.1], attack=iterated)
     for level, accuracy in zip(result.levels, result.accuracies):
-        attack = kp.IteratedFGSM(level, 5, norm=norm, labels="true")
-        assert accuracy == pytest.approx(by_hand(model, x, y, attack))
+        assert accuracy == pytest.approx(by_hand(model, x, y, iterated, epsilon=level))
     assert result.clean > result.accuracies[-1]
 
 
@@ -116,7 +116,7 @@ def test_inputs_of_other_precision(dtype):
 def test_one_unit_needs_a_binary_loss():
     model, (x, y) = linear_model("sigmoid", 1, "mse"), points()
     with pytest.raises(ValueError, match="must have a binary cross-entropy"):
-        kp.robust_accuracy(model, x, y > 0, attack=kp.FGSM(0, labels="true", loss="mse"))
+        kp.robust_accuracy(model, x, y > 0, attack=kp.FGSM(loss="mse"))
 
 
 def test_one_gradient_serves_all_levels():
@@ -136,12 +136,13 @@ def test_masked_features_carry_no_noise():
     model, (x, y) = image_model(), images()
     mask = np.zeros((5, 5, 2))
     mask[1:4, 1:4] = 1
-    attack = kp.FGSM(0, labels="true", mask=mask)
+    attack = kp.FGSM(mask=mask)
     result = kp.robust_accuracy(model, x, y, snr=20, attack=attack)
     norms = np.linalg.norm(x.reshape(len(x), -1), axis=1)
     epsilon = norms / 10 / np.sqrt(mask.sum())
-    crafted = kp.FGSM(epsilon, labels="true", mask=mask)(model, x, y)
-    np.testing.assert_allclose(kp.snr(x, crafted), 20, atol=0.01)
+    crafted = attack(model, x, y, epsilon=epsilon)
+    np.testing.assert_allclose(to_numpy(attack(model, x, y, snr=20)), to_numpy(crafted), atol=1e-6)
+    np.testing.assert_allclose(kp.attacks.snr(x, crafted), 20, atol=0.01)
     assert result.accuracies[0] == pytest.approx(
         (model.predict(to_numpy(crafted), verbose=0).argmax(-1) == y).mean()
     )
@@ -216,7 +217,7 @@ def test_sequences_count_by_the_step():
 
 
 def test_the_result_is_plain_data(capsys):
-    result = kp.RobustAccuracy(0.9, "epsilon", (0.1, 0.25), (0.8, 0.5), "FGSM", 10)
+    result = kp.analysis.RobustAccuracy(0.9, "epsilon", (0.1, 0.25), (0.8, 0.5), "FGSM", 10)
     assert result.to_dict() == {"clean": 0.9, "eps0.1": 0.8, "eps0.25": 0.5}
     assert result.to_rows()[0] == {
         "attack": "FGSM",
@@ -255,7 +256,7 @@ def test_a_progress_bar_appears_on_long_runs(capsys, monkeypatch):
         ({"snr": [40, np.inf]}, ValueError, "`snr` must be finite"),
         ({"epsilon": [0.1, -1]}, ValueError, "`epsilon` must be finite and not negative"),
         ({"attack": "FGSM"}, TypeError, "`attack` must be"),
-        ({"attack": kp.FGSM([0.1, 0.2])}, ValueError, "must be a single number"),
+        ({"attack": kp.FGSM}, TypeError, "`attack` must be None or an attack"),
         ({"batch_size": 0}, ValueError, "`batch_size` must be a positive integer"),
         ({"verbose": 3}, ValueError, "`verbose` must be"),
         ({"y": None}, ValueError, "Labels are needed"),
@@ -271,3 +272,59 @@ def test_bad_input_is_refused(arguments, error, message):
     x, y = points()
     with pytest.raises(error, match=message):
         kp.robust_accuracy(**{"model": linear_model(), "x": x, "y": y, **arguments})
+
+
+@pytest.mark.parametrize("kind", [kp.FGSM, kp.IteratedFGSM, kp.attacks.PGD])
+def test_evaluation_attacks_the_true_labels_unless_told_otherwise(kind):
+    model, (x, y) = image_model(), images()
+    model.fit(x, y, epochs=10, verbose=0)
+    options = {"epsilon": (0.02, 0.1, 0.3)}
+    default = kp.robust_accuracy(model, x, y, attack=kind(bounds=(0, 1)), **options)
+    true = kp.robust_accuracy(model, x, y, attack=kind(bounds=(0, 1), labels="true"), **options)
+    predicted = kp.robust_accuracy(model, x, y, attack=kind(labels="predicted"), **options)
+    assert default == true
+    # Against its own predictions, an attack puts mistakes right.
+    assert predicted.clean == default.clean and predicted.accuracies > default.accuracies
+
+
+def test_lists_are_taken_for_arrays():
+    model, (x, y) = linear_model(), points()
+    expected = kp.robust_accuracy(model, x, y, snr=20)
+    assert kp.robust_accuracy(model, x.tolist(), y.tolist(), snr=20) == expected
+    assert kp.robust_accuracy(model, x, y.tolist(), snr=20) == expected
+    assert kp.robust_accuracy(model, (x, y), snr=20) == expected
+
+
+class Noise(kp.attacks.Attack):
+    """The smallest attack there can be."""
+
+    def perturbation(self, problem):
+        return problem.random(problem.seed)
+
+
+def test_an_attack_of_ones_own_needs_one_method():
+    model, (x, y) = image_model(), images()
+    noise = Noise(norm=2, bounds=(0, 1))
+    result = kp.robust_accuracy(model, x, y, epsilon=(0.5, 3), attack=noise)
+    assert result.attack == "Noise (norm 2, true labels)"
+    crafted = to_numpy(noise(model, x, y, epsilon=0.5))
+    lengths = np.linalg.norm((crafted - x).reshape(len(x), -1), axis=1)
+    assert lengths.max() <= 0.5 + 1e-5 and lengths.min() > 0.2
+    with pytest.raises(NotImplementedError, match="must implement `perturbation`"):
+        kp.attacks.Attack()(model, x, y, epsilon=0.5)
+
+
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "binary_crossentropy"])
+def test_logits_that_are_said_to_be_probabilities_are_refused(loss):
+    units = 1 if loss == "binary_crossentropy" else CLASSES
+    model, (x, y) = linear_model(None, units, loss), points()
+    y = y > 0 if units == 1 else y
+    for function in (
+        lambda: kp.robust_accuracy(model, x, y),
+        lambda: kp.FGSM()(model, x, y, epsilon=0.1),
+    ):
+        with (
+            pytest.warns(UserWarning, match="cannot be reached"),
+            pytest.raises(ValueError, match="must return probabilities.*compile it with"),
+        ):
+            function()

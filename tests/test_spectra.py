@@ -10,8 +10,7 @@ from keras import layers
 from kernels_by_hand import CASES
 
 import keras_parseval as kp
-from keras_parseval.analysis.spectra import singular_values, tightness
-from keras_parseval.callbacks.spectrum import SpectrumLogger
+from keras_parseval import SpectrumLogger, singular_values, tightness
 
 
 def without_constraint(case):

@@ -1,9 +1,7 @@
 """Callbacks for `model.fit`."""
 
-from keras_parseval.callbacks.adversarial_evaluation import (
-    AdversarialEvaluation as AdversarialEvaluation,
-)
-from keras_parseval.callbacks.adversarial_training import (
-    AdversarialTraining as AdversarialTraining,
-)
-from keras_parseval.callbacks.spectrum import SpectrumLogger as SpectrumLogger
+from keras_parseval.callbacks._adversarial_evaluation import AdversarialEvaluation
+from keras_parseval.callbacks._adversarial_training import AdversarialTraining
+from keras_parseval.callbacks._spectrum_logger import SpectrumLogger
+
+__all__ = ["AdversarialEvaluation", "AdversarialTraining", "SpectrumLogger"]

@@ -1,0 +1,167 @@
+"""The one file that touches what Keras keeps private: the graph, layers inside layers, counters."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a layer, operation or model in a graph.
+
+    Args:
+        operation: What is called.
+        inputs: The tensors that it is called on.
+        outputs: The tensors that it returns.
+        arguments: Its arguments by keyword.
+    """
+
+    operation: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    arguments: dict[str, Any]
+
+
+def _as_call(node: Any) -> Call:
+    inputs, outputs = tuple(node.input_tensors), tuple(node.outputs)
+    return Call(node.operation, inputs, outputs, dict(node.arguments.kwargs))
+
+
+def is_graph(operation: Any) -> bool:
+    """Whether this is a model that does what its graph says, and nothing else."""
+    return isinstance(operation, keras.Model) and type(operation).call in _graph_calls()
+
+
+@functools.cache
+def _graph_calls() -> tuple[Any, ...]:
+    """What `call` is in a functional and in a Sequential model."""
+    inputs = keras.Input((1,))
+    outputs = keras.layers.Identity()(inputs)
+    return type(keras.Model(inputs, outputs)).call, keras.Sequential.call
+
+
+def check_graph(model: Any) -> None:
+    """Raise unless the model has a graph that can be walked, and weights."""
+    if not is_graph(model):
+        raise ValueError(
+            "The model must be functional or Sequential, because its graph is walked; a subclassed "
+            "model has none. Write it with `keras.Model(inputs, outputs)`. "
+            f"Received: {type(model).__name__}"
+        )
+    if not model.built or not model.inputs:
+        raise ValueError(
+            "The model must be built, so that it has weights and shapes: begin it with "
+            f"`keras.Input(shape)`, or call it once. Received: model '{model.name}'"
+        )
+
+
+def calls_in_order(model: Any) -> list[Call]:
+    """Every call on the way from a model's inputs to its outputs, inputs first.
+
+    A model that is nested in this one is one operation.
+    """
+    entrances = {id(tensor) for tensor in model.inputs}
+    stack = [(tensor, False) for tensor in model.outputs]
+    order: list[Call] = []
+    seen: set[int] = set()
+    while stack:
+        tensor, ready = stack.pop()
+        if id(tensor) in entrances:
+            continue
+        history = tensor._keras_history
+        node = history.operation._inbound_nodes[history.node_index]
+        if id(node) in seen:
+            continue
+        if ready:
+            seen.add(id(node))
+            order.append(_as_call(node))
+        else:
+            stack.append((tensor, True))
+            stack += [(each, False) for each in node.input_tensors]
+    return order
+
+
+def calls_of(operation: Any) -> list[Call]:
+    """Every call of a layer or operation, in whatever graph."""
+    return [_as_call(node) for node in getattr(operation, "_inbound_nodes", [])]
+
+
+def last_operations(model: Any, passes: Callable[[Any], bool]) -> set[Any]:
+    """The operations that one comes to first from the outputs back, those that `passes` left out.
+
+    Nested models are entered.
+    """
+    found: set[Any] = set()
+    for tensor in model.outputs:
+        _walk_back(tensor, [], passes, found)
+    return found
+
+
+def _walk_back(
+    tensor: Any, callers: list[Any], passes: Callable[[Any], bool], found: set[Any]
+) -> None:
+    """Add to `found` where the way back from a tensor ends.
+
+    `callers` holds, for each nested model that the walk is inside of, its own inputs and the
+    tensors that it was called on.
+    """
+    operation, node_index, tensor_index = tensor._keras_history
+    inputs = operation._inbound_nodes[node_index].input_tensors
+    if is_graph(operation):
+        inside = operation.outputs[tensor_index]
+        _walk_back(inside, [(operation.inputs, inputs), *callers], passes, found)
+    elif isinstance(operation, keras.layers.InputLayer) and callers:
+        (own, given), *callers = callers
+        position = [id(each) for each in own].index(id(tensor))
+        _walk_back(given[position], callers, passes, found)
+    elif passes(operation):
+        for each in inputs:
+            _walk_back(each, callers, passes, found)
+    else:
+        found.add(operation)
+
+
+def output_layer(model: Any) -> Any:
+    """The layer or operation that makes a model's output, inside nested models; or `None`."""
+    if isinstance(model, keras.Sequential):
+        layer = model.layers[-1]
+    else:
+        outputs = keras.tree.flatten(getattr(model, "outputs", None) or [])
+        history = getattr(outputs[0], "_keras_history", None) if outputs else None
+        layer = getattr(history, "operation", None)
+    return output_layer(layer) if isinstance(layer, keras.Model) else layer
+
+
+def lineages_of(model: Any, ancestors: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every layer, operation and model inside a model, each at the end of those around it."""
+    for operation in getattr(model, "operations", model.layers):
+        lineage = (*ancestors, operation)
+        yield lineage
+        if is_graph(operation):
+            yield from lineages_of(operation, lineage)
+
+
+def layers_by_path(root: Any) -> list[tuple[str, Any]]:
+    """A layer and all layers inside it, each once, with the names that lead to them."""
+    found: dict[int, tuple[str, Any]] = {}
+
+    def visit(layer: Any, path: str) -> None:
+        if id(layer) in found:
+            return
+        found[id(layer)] = path, layer
+        for child in layer._flatten_layers(include_self=False, recursive=False):
+            visit(child, child.name if layer is root else f"{path}/{child.name}")
+
+    visit(root, root.name)
+    return list(found.values())
+
+
+def minibatch_counter(optimizer: Any) -> Any:
+    """The variable of an optimizer that counts every minibatch.
+
+    `iterations` counts those that gradients accumulate over as one.
+    """
+    return getattr(optimizer, "inner_optimizer", optimizer).variables[0]

@@ -1,0 +1,203 @@
+"""Lipschitz rules for layers with kernels: products with matrices, and convolutions."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_parseval._backend import call_compiled, input_gradient
+from keras_parseval._layer_kernels import (
+    CONVOLUTIONS,
+    DEPTHWISE,
+    SEPARABLE,
+    TRANSPOSED,
+    layer_kernels,
+    overlaps,
+)
+from keras_parseval.analysis._activation_slopes import activation_constant
+from keras_parseval.analysis._operator_norms import dilate, estimate_norm, spectral_norm, torus_norm
+from keras_parseval.analysis._rules import Constant, lipschitz_rule
+
+# A convolution with at most so many entries as a matrix is decomposed as a matrix.
+_SMALL = 2**20
+
+
+def _values(variable):
+    values = ops.convert_to_numpy(ops.cast(variable, "float32")).astype("float64")
+    if not np.isfinite(values).all():
+        raise ValueError(
+            "Weights with NaN or infinity have no Lipschitz constant; train again from weights "
+            f"that are finite. Received: such weights in {getattr(variable, 'path', 'a kernel')}"
+        )
+    return values
+
+
+def _with_activation(layer, bound, rule, estimate=None):
+    slope = activation_constant(layer)
+    if layer.activation is not keras.activations.linear:
+        rule = f"{rule}, {layer.activation.__name__}"
+    return Constant(bound * slope, rule, None if estimate is None else estimate * slope)
+
+
+@lipschitz_rule(keras.layers.Dense)
+def _dense(layer, call):
+    kernel = _values(layer.kernel)
+    bound = np.abs(kernel).sum(axis=0).max() if call.norm == "inf" else spectral_norm(kernel)
+    return _with_activation(layer, bound, "norm of the matrix")
+
+
+@lipschitz_rule(keras.layers.EinsumDense)
+def _einsum_dense(layer, call):
+    matrices = _einsum_matrices(layer)
+    bound = np.abs(matrices).sum(axis=-2).max() if call.norm == "inf" else spectral_norm(matrices)
+    return _with_activation(layer, bound, "norm of the matrix")
+
+
+def _einsum_matrices(layer):
+    """The kernel as matrices `(shared, contracted, produced)`, by the roles of its axes."""
+    terms, outputs = layer.equation.replace(" ", "").replace("...", "").split("->")
+    inputs, names = terms.split(",")
+    roles: dict[str, list[int]] = {"shared": [], "contracted": [], "produced": []}
+    for axis, name in enumerate(names):
+        role = "produced" if name not in inputs else "shared" if name in outputs else "contracted"
+        roles[role].append(axis)
+    if set(inputs) - set(names) - set(outputs) or len(set(names)) < len(names):
+        raise ValueError(
+            "The Lipschitz constant of an `EinsumDense` is known where every axis of the input is "
+            "kept or multiplied by the kernel; write the sum as a layer of its own. "
+            f"Received: layer '{layer.name}' with equation={layer.equation!r}"
+        )
+    kernel = _values(layer.kernel)
+    sizes = [math.prod(kernel.shape[axis] for axis in axes) for axes in roles.values()]
+    order = [axis for axes in roles.values() for axis in axes]
+    return kernel.transpose(order).reshape(sizes)
+
+
+@lipschitz_rule(*CONVOLUTIONS, *TRANSPOSED, *DEPTHWISE, *SEPARABLE)
+def _convolution(layer, call):
+    if call.norm == "inf":
+        bound, rule = _closed_inf_norm(layer), "largest 1-norm of a row"
+    else:
+        bound, rule = _closed_norm(layer), "sqrt(overlaps) x norm of the kernel"
+    if call.method == "paper":
+        return _with_activation(layer, bound, rule)
+    if None in call.input_shapes[0] or None in call.output_shape:
+        return _with_activation(layer, bound, f"{rule} (unknown input size)")
+    operator = _LinearPart(layer, call)
+    if call.norm == "inf":
+        return _with_activation(layer, operator.inf_norm(), "largest 1-norm of a row, in place")
+    if operator.entries <= _SMALL:
+        return _with_activation(layer, min(bound, operator.exact_norm()), "norm of the operator")
+    torus = _torus_bound(layer, call)
+    if torus < bound:
+        bound, rule = torus, "norm on a torus"
+    return _with_activation(layer, bound, rule, min(bound, operator.estimated_norm()))
+
+
+def _closed_norm(layer):
+    """The paper's bound: each input is repeated by as many windows as cover it."""
+    norms = [spectral_norm(_matrices(kernel)) for kernel in layer_kernels(layer)]
+    bound = math.sqrt(overlaps(layer)) * math.prod(norms)
+    if isinstance(layer, TRANSPOSED):
+        # The same from the side of the output, where strides do not help.
+        kernel = np.moveaxis(_values(layer.kernel), -2, -1)
+        matrix = kernel.reshape(-1, kernel.shape[-1])
+        bound = min(bound, math.sqrt(math.prod(layer.kernel_size)) * spectral_norm(matrix))
+    return bound
+
+
+def _matrices(kernel):
+    return ops.convert_to_numpy(kernel.layout.to_matrices(_values(kernel.variable)))
+
+
+def _closed_inf_norm(layer):
+    """The largest sum of absolute weights that meet in one output."""
+    if not isinstance(layer, TRANSPOSED):
+        kernels = [_matrices(kernel) for kernel in layer_kernels(layer)]
+        return math.prod(np.abs(kernel).sum(axis=-2).max() for kernel in kernels)
+    # Taps that are not a whole stride apart never meet.
+    kernel = dilate(np.abs(_values(layer.kernel)).sum(axis=-1, keepdims=True), layer.dilation_rate)
+    phases = np.ndindex(*layer.strides)
+    axes = tuple(range(len(layer.strides)))
+    return max(
+        kernel[tuple(slice(p, None, s) for p, s in zip(phase, layer.strides))].sum(axis=axes).max()
+        for phase in phases
+    )
+
+
+def _torus_bound(layer, call):
+    # A transposed convolution is the transpose of a convolution of its output.
+    shape = call.output_shape if isinstance(layer, TRANSPOSED) else call.input_shapes[0]
+    spatial = shape[1:] if layer.data_format == "channels_first" else shape[:-1]
+    rank = len(spatial)
+    strides, dilation = (
+        np.broadcast_to(layer.strides, rank),
+        np.broadcast_to(layer.dilation_rate, rank),
+    )
+    bound = 1.0
+    for kernel in layer_kernels(layer):
+        values = _values(kernel.variable)
+        if kernel.prefix == "pointwise":
+            bound *= spectral_norm(values.reshape(values.shape[-2:]))
+            continue
+        values = dilate(values, dilation)
+        # Room for the input, and for windows that reach over its ends.
+        sizes = [size + taps for size, taps in zip(spatial, values.shape)]
+        bound *= max(torus_norm(group, sizes, strides) for group in _groups(values, kernel.layout))
+    return bound
+
+
+def _groups(kernel, layout):
+    """The kernels of a grouped convolution, as independent ones."""
+    if layout.groups == "depthwise":
+        return np.split(kernel, kernel.shape[-2], axis=-2)
+    return np.split(kernel, layout.groups, axis=-1)
+
+
+class _LinearPart:
+    """A convolution without bias and activation, in single precision, at its real input size."""
+
+    def __init__(self, layer, call):
+        self.shape = call.input_shapes[0]
+        self.entries = math.prod(self.shape) * math.prod(call.output_shape)
+        config = layer.get_config()
+        config |= {"use_bias": False, "activation": None, "dtype": "float32"}
+        config |= {name: None for name in config if name.endswith(("_constraint", "_regularizer"))}
+        config.pop("lora_rank", None)
+        self.layer = type(layer).from_config(config)
+        self.layer.build((None, *self.shape))
+        for mine, original in zip(layer_kernels(self.layer), layer_kernels(layer)):
+            mine.variable.assign(original.variable)
+
+    def forward(self, vectors):
+        return ops.convert_to_numpy(
+            call_compiled(self.layer, "forward", lambda layer, x: layer(x), self._batch(vectors))
+        )
+
+    def square(self, vector):
+        """The operator, and then its transpose."""
+        return ops.convert_to_numpy(
+            call_compiled(self.layer, "square", _square, self._batch(vector))
+        )
+
+    def _batch(self, vectors):
+        return np.reshape(vectors, (-1, *self.shape)).astype("float32")
+
+    def exact_norm(self):
+        size = math.prod(self.shape)
+        return spectral_norm(self.forward(np.eye(size)).reshape(size, -1).astype("float64"))
+
+    def estimated_norm(self):
+        return estimate_norm(self.square, self.shape)
+
+    def inf_norm(self):
+        for kernel in layer_kernels(self.layer):
+            kernel.variable.assign(ops.abs(kernel.variable))
+        return float(self.forward(np.ones(self.shape)).max())
+
+
+def _square(layer, vector):
+    # The gradient of half of ||A x||^2 is A^T A x.
+    product, _ = input_gradient(lambda x: (0.5 * ops.sum(ops.square(layer(x))), ()), vector)
+    return product

@@ -1,0 +1,129 @@
+"""Norms of matrices and convolutions as linear operators: certain ones, and estimates."""
+
+import math
+
+import numpy as np
+
+
+def spectral_norm(matrices):
+    """The largest singular value of a matrix, or of a stack of matrices."""
+    matrices = np.asarray(matrices)
+    if matrices.shape[-2] > matrices.shape[-1]:
+        matrices = np.swapaxes(matrices, -1, -2)
+    gram = matrices @ np.swapaxes(matrices.conj(), -1, -2)
+    return math.sqrt(max(0.0, np.linalg.eigvalsh(gram).max()))
+
+
+def torus_norm(kernel, sizes, strides):
+    """The 2-norm of a convolution whose input has its ends joined.
+
+    Fourier transforms turn such a convolution into one small matrix for each frequency, whose
+    norms are exact. A convolution with padding is a part of it, a submatrix, as long as the torus
+    has room for the input and the padding: so this is an upper bound of its norm.
+
+    Args:
+        kernel: Array of shape `(*spatial, inputs, outputs)`, with its dilation written out.
+        sizes: Least size of the torus along each spatial axis.
+        strides: Stride along each spatial axis.
+    """
+    kernel = _fold_strides(kernel, strides)
+    sizes = [
+        max(math.ceil(size / stride), taps)
+        for size, stride, taps in zip(sizes, strides, kernel.shape)
+    ]
+    axes = tuple(range(len(sizes)))
+    frequencies = np.fft.rfftn(kernel.astype("float32"), sizes, axes=axes)
+    frequencies = frequencies.reshape(-1, *kernel.shape[-2:])
+    bound = 0.0
+    # In parts, because all Gram matrices together can be large.
+    for part in np.array_split(frequencies, max(1, frequencies.size // 2**24)):
+        bound = max(bound, _largest_spectral_norm(part, bound))
+    return bound
+
+
+def _largest_spectral_norm(matrices, least, tolerance=1e-3):
+    """The largest spectral norm in a stack of matrices, rounded up by `tolerance` at most.
+
+    Takes powers of the Gram matrices by squaring. A power `G^m` with eigenvalues `t^m`
+    bounds the largest `t` from both sides:
+    `||G^m||_F^2 / trace(G^m) <= t^m <= ||G^m||_F`. Matrices that can no longer hold the largest
+    are left out, most of them after a few squarings.
+
+    Args:
+        matrices: Complex array of shape `(count, n, d)`.
+        least: Norms below this number do not matter.
+        tolerance: Relative distance of the bounds at which to stop.
+    """
+    if matrices.shape[-2] > matrices.shape[-1]:
+        matrices = np.swapaxes(matrices, -1, -2)
+    powers = matrices @ np.swapaxes(matrices.conj(), -1, -2)
+    exponent, log_sizes = 1, np.zeros(len(powers))
+    least = 2 * math.log(least) if least else -math.inf
+    while True:
+        sizes = np.linalg.norm(powers, axis=(-2, -1))
+        if not sizes.any():
+            return 0.0
+        with np.errstate(divide="ignore"):
+            log_sizes = log_sizes + np.log(sizes)
+        powers = powers / np.maximum(sizes, np.finfo("float32").tiny)[:, None, None]
+        traces = np.maximum(np.trace(powers, axis1=-2, axis2=-1).real, 1.0)
+        upper = log_sizes / exponent
+        lower = max(least, (upper - np.log(traces) / exponent).max())
+        if upper.max() <= lower + 2 * tolerance:
+            # A little more, for what single precision lost.
+            return math.exp(upper.max() / 2) * (1 + 1e-5)
+        keep = upper > lower
+        powers, log_sizes, exponent = powers[keep], 2 * log_sizes[keep], 2 * exponent
+        powers = powers @ powers
+
+
+def _fold_strides(kernel, strides):
+    """An equal convolution without strides, whose channels are the phases of the input."""
+    spatial, channels = kernel.shape[:-2], kernel.shape[-2:]
+    taps = [math.ceil(size / stride) for size, stride in zip(spatial, strides)]
+    padding = [(0, tap * stride - size) for tap, stride, size in zip(taps, strides, spatial)]
+    kernel = np.pad(kernel, [*padding, (0, 0), (0, 0)])
+    rank = len(spatial)
+    kernel = kernel.reshape([*np.ravel(list(zip(taps, strides))), *channels])
+    order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), 2 * rank, 2 * rank + 1]
+    return kernel.transpose(order).reshape(*taps, -1, channels[-1])
+
+
+def dilate(kernel, dilation):
+    """The kernel with the zeros that a dilation puts between its taps."""
+    spatial = [(size - 1) * rate + 1 for size, rate in zip(kernel.shape, dilation)]
+    dilated = np.zeros((*spatial, *kernel.shape[-2:]))
+    dilated[tuple(slice(None, None, rate) for rate in dilation)] = kernel
+    return dilated
+
+
+def estimate_norm(square, shape, tolerance=1e-4, iterations=100):
+    """Estimate the 2-norm of a linear operator `A` from below, by Lanczos iteration.
+
+    That is power iteration which remembers its way: the largest eigenvalue of `A^T A` on the
+    space of all vectors met so far. Stops when the residual says that an eigenvalue lies
+    within `tolerance` of it, relative to its value.
+
+    Args:
+        square: Function from `x` to `A^T A x`.
+        shape: Shape of an input.
+        tolerance: When to stop.
+        iterations: When to stop at the latest.
+    """
+    vector = np.random.default_rng(0).normal(size=shape)
+    vector, last = vector / np.linalg.norm(vector), 0.0
+    diagonal: list[float] = []
+    neighbours: list[float] = []
+    for _ in range(min(iterations, vector.size)):
+        # Rounding lets vectors drift from the first ones. That slows smaller eigenvalues down,
+        # and does the largest no harm.
+        image = square(vector).reshape(shape) - (neighbours[-1] * last if neighbours else 0.0)
+        diagonal.append(float(np.vdot(image, vector)))
+        image = image - diagonal[-1] * vector
+        tridiagonal = np.diag(diagonal) + np.diag(neighbours, 1) + np.diag(neighbours, -1)
+        values, vectors = np.linalg.eigh(tridiagonal)
+        neighbours.append(float(np.linalg.norm(image)))
+        if neighbours[-1] * abs(vectors[-1, -1]) <= tolerance * values[-1]:
+            break
+        vector, last = image / neighbours[-1], vector
+    return math.sqrt(max(values[-1], 0.0))

@@ -1,0 +1,239 @@
+"""What every attack shares: its settings, how it is called, and what it has to implement."""
+
+import dataclasses
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from keras import ops
+from numpy.typing import ArrayLike
+
+from keras_parseval._backend import call_compiled, no_gradient
+from keras_parseval._batches import as_inputs, as_labels, check_labels
+from keras_parseval._classifier import Classifier, not_a_number
+from keras_parseval._compiled_loss import check_model, compiled_loss
+from keras_parseval._validation import check_choice, check_integer, check_norm
+from keras_parseval.attacks._inputs import check_batch
+from keras_parseval.attacks._levels import (
+    align_epsilon,
+    check_amount,
+    check_epsilon,
+    epsilon_for_snr,
+)
+from keras_parseval.attacks._problem import Problem
+
+Labels = Literal["true", "predicted", "least_likely"]
+Self = TypeVar("Self", bound="Attack")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Attack:
+    """The base of all attacks: how a perturbation is looked for, not how large it may be.
+
+    An attack of your own is a frozen dataclass with one method, `perturbation`. Everything
+    else, from the checks to the compiled evaluation at several levels, works with it.
+
+    Args:
+        norm: The norm that perturbations are measured in, `"inf"` or 2. Defaults to `"inf"`.
+        labels: Whose loss to increase. `"true"`: that of the true label, which must then be
+            given. `"predicted"`: that of the class the model predicts. `"least_likely"`: the
+            loss of the least likely class is decreased. `None` stands for the true labels
+            where they are given, and for the predicted ones where they are not, and in
+            `kp.AdversarialTraining`, into which no true label should leak. Defaults to `None`.
+        bounds: `None`, or the smallest and largest value that an input can have,
+            as `(low, high)`; adversarial examples are kept between. Defaults to `None`.
+        mask: `None`, or an array that broadcasts to the input, 0 where a
+            feature must stay as it is and 1 where it may move. Defaults to `None`.
+        loss: The loss to increase: any function of integer labels and the model's
+            output. `None` stands for the cross-entropy that the model was compiled with.
+            Defaults to `None`.
+        perturb: For a model with several inputs, the name (of a dictionary) or
+            index (of a list) of the one to perturb. Defaults to `None`.
+
+    Example:
+
+    ```python
+    import dataclasses
+
+
+    @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+    class RandomNoise(kp.attacks.Attack):
+        def perturbation(self, problem):
+            return problem.random(problem.seed)
+
+
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x_adv = RandomNoise(norm=2)(model, keras.random.uniform((16, 8)), epsilon=0.1)
+    ```
+    """
+
+    norm: Any = "inf"
+    labels: Labels | None = None
+    bounds: tuple[float, float] | None = None
+    mask: ArrayLike | None = None
+    loss: Any = None
+    perturb: str | int | None = None
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        if arguments or {"epsilon", "snr"} & options.keys():
+            raise TypeError(
+                "An attack must be given its settings by keyword, and epsilon (or snr) only when "
+                f"it is called: `attack = {cls.__name__}()`, then "
+                "`attack(model, x, y, epsilon=0.1)`, or "
+                "`kp.robust_accuracy(model, x, y, attack=attack, epsilon=0.1)`. "
+                f"Received: {', '.join([*map(repr, arguments), *options])}"
+            )
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        self._set(norm=check_norm(self.norm), bounds=_check_bounds(self.bounds))
+        check_choice("labels", self.labels, (None, "true", "predicted", "least_likely"))
+        if self.mask is not None:
+            # A copy, so that an attack does not change with the user's array.
+            self._set(mask=np.array(self.mask))
+            self.mask.setflags(write=False)  # type: ignore[union-attr]
+        if not (self.perturb is None or isinstance(self.perturb, str)):
+            rule = "None, the name of an input or its index, 0 or more"
+            check_integer("perturb", self.perturb, rule, lambda value: value >= 0)
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def __call__(
+        self,
+        model: Any,
+        x: Any,
+        y: Any = None,
+        *,
+        epsilon: ArrayLike | None = None,
+        snr: float | None = None,
+    ) -> Any:
+        """Craft adversarial versions of a batch.
+
+        Compiled once for each model, whatever epsilon. Nothing changes in the model, its metrics
+        or any random state. The model runs in inference mode.
+
+        Args:
+            model: A compiled Keras classifier.
+            x: The inputs, one batch: arrays or tensors, as the model takes them.
+            y: The labels. Without them, the model's own predictions are attacked.
+            epsilon: Size of the perturbation, in the units of the model's input:
+                8/255 for pixels in [0, 1] is 8 for pixels in [0, 255]. A number,
+                one for each example, or (with `norm="inf"`) one for each channel,
+                the last axis.
+            snr: In place of `epsilon`, the signal-to-noise ratio in decibels that each
+                example shall have after the largest perturbation.
+
+        Returns:
+            A tensor like `x`, or the same structure of tensors for several inputs.
+        """
+        check_model(model)
+        check_amount(epsilon, snr)
+        attack = self.with_labels("predicted" if y is None else "true")
+        if attack.labels == "true" and y is None:
+            raise ValueError(
+                'An attack with labels="true" must be given the labels; pass `y`, or use '
+                'labels="predicted". Received: y=None'
+            )
+        x, y = as_inputs(x), as_labels(y)
+        clean = check_batch(attack, x)
+        if not model.built:
+            model(x)
+        Classifier(model, self.loss).check_probabilities(x)
+        if epsilon is None:
+            epsilon = epsilon_for_snr(clean, snr, self.norm, self.mask)  # type: ignore[arg-type]
+        epsilon = align_epsilon(check_epsilon(epsilon), clean.shape, self.norm)
+        tensors = {"x": x, "epsilon": epsilon}
+        if attack.labels == "true":
+            check_labels(model, self.loss, y, len(clean))
+            tensors["y"] = y
+        if self.mask is not None:
+            tensors["mask"] = self.mask
+
+        def craft(model: Any, tensors: dict[str, Any]) -> Any:
+            return attack.craft(Classifier(model, attack.loss), tensors)
+
+        crafted = call_compiled(model, attack.static_key(model), craft, tensors)
+        moved = ops.convert_to_numpy(self.select(crafted))
+        if not np.isfinite(moved).all():
+            raise not_a_number(model)
+        if epsilon.any() and (moved == clean).all():
+            raise no_gradient()
+        return crafted
+
+    def craft(self, classifier: Classifier, tensors: dict[str, Any], seed: Any = None) -> Any:
+        """The attack on tensors, for use inside compiled code."""
+        problem = self.problem(classifier, tensors, seed)
+        return problem.move(self.perturbation(problem))
+
+    def problem(self, classifier: Classifier, tensors: dict[str, Any], seed: Any = None) -> Problem:
+        """The problem of a batch: `x` and `epsilon`, and `y` and `mask` if there are any."""
+        options = {"epsilon": tensors["epsilon"], "mask": tensors.get("mask"), "seed": seed}
+        return Problem(self, classifier, tensors["x"], tensors.get("y"), **options)
+
+    def perturbation(self, problem: Problem) -> Any:
+        """The perturbation of a batch: what an attack has to implement, on tensors.
+
+        Args:
+            problem: The batch, with all that may be asked about it.
+
+        Returns:
+            A tensor like `problem.x`, that `problem.limit` leaves as it is.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement `perturbation`.")
+
+    def perturbed_levels(self, problem: Problem, count: int, epsilon: Any) -> Any:
+        """The inputs at several levels, one after the other along the first axis.
+
+        Args:
+            problem: The batch; its own epsilon does not matter.
+            count: The number of levels.
+            epsilon: An epsilon for each level and example, with the rank of the input.
+        """
+        several = problem.repeated(count, epsilon)
+        return several.move(self.perturbation(several))
+
+    def describe(self) -> str:
+        """The attack in a few words, for tables."""
+        return f"{type(self).__name__} (norm {self.norm}, {self.labels} labels)"
+
+    def with_labels(self: Self, default: Labels) -> Self:
+        """The same attack, with `labels` settled where it was `None`."""
+        return dataclasses.replace(self, labels=default) if self.labels is None else self
+
+    def static_key(self, model: Any) -> tuple[Any, ...]:
+        """Everything that a compiled attack depends on, save the tensors."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["loss"] = compiled_loss(model) if self.loss is None else self.loss
+        del fields["mask"]
+        return type(self), tuple(fields.items())
+
+    def select(self, inputs: Any) -> Any:
+        """The one input to perturb."""
+        return inputs if self.perturb is None else inputs[self.perturb]
+
+    def replace(self, inputs: Any, x: Any) -> Any:
+        """The inputs with `x` in place of the one to perturb."""
+        if self.perturb is None:
+            return x
+        if isinstance(inputs, dict):
+            return {**inputs, self.perturb: x}
+        replaced = [x if index == self.perturb else each for index, each in enumerate(inputs)]
+        return type(inputs)(replaced)
+
+
+def _check_bounds(bounds: Any) -> tuple[float, float] | None:
+    if bounds is None:
+        return None
+    pair = np.asarray(bounds)
+    if pair.shape != (2,) or pair.dtype.kind not in "fiu":
+        raise TypeError(
+            "`bounds` must be None or a pair of numbers (low, high), the smallest and the "
+            f"largest value of the model's input. Received: bounds={bounds!r}"
+        )
+    if not pair[0] < pair[1]:
+        raise ValueError(
+            f"`bounds` must be (low, high), with low < high. Received: bounds={bounds!r}"
+        )
+    return float(pair[0]), float(pair[1])

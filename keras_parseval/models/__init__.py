@@ -1,0 +1,6 @@
+"""The networks of the paper, and the Parseval counterpart of any other model."""
+
+from keras_parseval.models._builders import VARIANTS, fully_connected, wide_resnet
+from keras_parseval.models._conversion import parseval, parseval_plan
+
+__all__ = ["VARIANTS", "fully_connected", "parseval", "parseval_plan", "wide_resnet"]
