@@ -13,6 +13,7 @@ figures to `certify-figures`. The environment variable `EPOCHS` makes it shorter
 import os
 from pathlib import Path
 
+import console  # before Keras, to keep TensorFlow's start-up log away
 import keras
 import matplotlib
 from data import load
@@ -25,13 +26,13 @@ digits = load("digits")
 (train_x, train_y), validation, test = digits.train_pixels(), digits.validation, digits.test
 
 models = {}
-for arm in ("vanilla", "parseval"):
+for variant in ("vanilla", "parseval"):
     keras.utils.set_random_seed(0)
-    models[arm] = kp.models.fully_connected(
+    models[variant] = kp.models.fully_connected(
         hidden=3,
         units=128,
         input_shape=digits.input_shape,
-        arm=arm,
+        variant=variant,
         beta=0.1,
         rows=1.0,
         activation="maxmin",
@@ -40,14 +41,20 @@ for arm in ("vanilla", "parseval"):
         weight_decay=2e-3,
     )
     rate = keras.optimizers.schedules.CosineDecay(0.05, epochs * digits.steps(64))
-    models[arm].compile(
+    models[variant].compile(
         keras.optimizers.SGD(rate, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
         jit_compile=keras.backend.backend() != "torch",
     )
-    models[arm].fit(
-        train_x, train_y, batch_size=64, epochs=epochs, validation_data=validation, verbose=0
+    models[variant].fit(
+        train_x,
+        train_y,
+        batch_size=64,
+        epochs=epochs,
+        validation_data=validation,
+        callbacks=[console.Progress(variant)],
+        verbose=0,
     )
 
 """
@@ -56,8 +63,9 @@ for arm in ("vanilla", "parseval"):
 Each hidden layer of the Parseval network has the constant 1. The classifier has the rest.
 """
 
+print()
 kp.lipschitz_report(models["parseval"])
-bounds = {arm: kp.lipschitz_bound(model) for arm, model in models.items()}
+bounds = {variant: kp.lipschitz_bound(model) for variant, model in models.items()}
 
 """
 ## Certificates
@@ -68,11 +76,11 @@ under attack lies the truth.
 """
 
 epsilons = (0.05, 0.1, 0.2, 0.4)
-attack = kp.IteratedFGSM(0, steps=100, norm=2, labels="true", random_start=True)
-for arm, model in models.items():
-    certified = kp.certified_accuracy(model, test, epsilons)
+attack = kp.attacks.PGD(steps=100, norm=2)
+for variant, model in models.items():
+    certified = kp.certified_accuracy(model, *test, epsilon=epsilons, verbose=0)
     attacked = kp.robust_accuracy(model, *test, epsilon=epsilons, attack=attack, verbose=0)
-    print(f"\n{arm}, Lipschitz bound {bounds[arm].bound:.1f}")
+    print(f"\n{variant}, Lipschitz bound {bounds[variant].bound:.1f}")
     print(f"{'epsilon (2-norm)':>18}{'certified':>12}{'under attack':>14}")
     for epsilon, least, most in zip(epsilons, certified.accuracies, attacked.accuracies):
         print(f"{epsilon:18}{least:12.3f}{most:14.3f}")
@@ -85,16 +93,18 @@ The paper's covariance dimension: how many directions hold 99% of what a layer r
 
 layers = ["hidden1", "hidden2", "hidden3"]
 dimensions = {}
-for arm, model in models.items():
-    dimensions[arm] = kp.covariance_dimension(model, (train_x, train_y), layers)
-    print(f"\n{arm}\n{dimensions[arm]}")
+for variant, model in models.items():
+    dimensions[variant] = kp.analysis.covariance_dimension(
+        model, train_x, train_y, layers=layers, verbose=0
+    )
+    print(f"\n{variant}\n{dimensions[variant]}")
 
 folder = Path("certify-figures")
 folder.mkdir(exist_ok=True)
 for name, axes in {
-    "bounds": kp.plots.lipschitz_bound(bounds),
-    "dimensions": kp.plots.covariance_dimension(dimensions),
-    "spectra": kp.plots.singular_values(models),
+    "bounds": kp.plots.bounds(bounds),
+    "dimensions": kp.plots.dimensions(dimensions),
+    "spectra": kp.plots.spectra(models),
 }.items():
     axes.figure.savefig(folder / f"{name}.png", dpi=100)
 
@@ -106,9 +116,9 @@ An attack that stays within the certified radius of an image never changes the d
 
 model = models["parseval"]
 x, _ = test
-radius = kp.certified_radius(model, x)
-attack = kp.IteratedFGSM(radius, steps=100, norm=2, random_start=True)
-before, after = (model.predict(each, verbose=0).argmax(-1) for each in (x, attack(model, x)))
+radius = kp.certified_radius(model, x, verbose=0)
+x_adv = attack(model, x, epsilon=radius)
+before, after = (model.predict(each, verbose=0).argmax(-1) for each in (x, x_adv))
 print(
     f"\nClaim: no decision changes within its certified radius (mean {radius.mean():.3f}).\n"
     f"Measured: {(before != after).sum()} of {len(x)} changed under 100 steps."

@@ -14,6 +14,7 @@ A small convolutional network with a residual block, for the digits that come wi
 
 import os
 
+import console  # before Keras, to keep TensorFlow's start-up log away
 import keras
 from data import load
 
@@ -37,28 +38,22 @@ def plain_network():
 """
 ## The network as it becomes
 
-Each hidden kernel gets the constraint, and starts where the constraint will hold it. A kernel with
-strides covers each input less often, and may be larger: that is the `scale`. The sum of
+Each hidden kernel gets the constraint, and starts where the constraint will hold it: both come from
+`kp.tight_frame`, as `kernel_constraint` and `kernel_initializer`. A kernel with strides covers each
+input less often, and may be larger: that is the `scale`. The sum of
 the block becomes a convex one, whose coefficients are learned, and `MaxMin` takes the place of the
 ReLU, which would throw away half of what the kernels keep. The classifier stays free, with
 weight decay.
 """
 
 
-def parseval_options(**layout):
-    return {
-        "padding": "same",
-        "kernel_constraint": kp.ParsevalTightFrame(beta=0.1, **layout),
-        "kernel_initializer": kp.TightFrame(**layout),
-    }
-
-
 def parseval_network():
     inputs = keras.Input(digits.input_shape)
-    x = kp.MaxMin()(keras.layers.Conv2D(16, 3, **parseval_options())(inputs))
-    branch = kp.MaxMin()(keras.layers.Conv2D(16, 3, **parseval_options())(x))
+    x = kp.MaxMin()(keras.layers.Conv2D(16, 3, padding="same", **kp.tight_frame())(inputs))
+    branch = kp.MaxMin()(keras.layers.Conv2D(16, 3, padding="same", **kp.tight_frame())(x))
     x = kp.ConvexAdd(name="sum")([branch, x])
-    x = kp.MaxMin()(keras.layers.Conv2D(32, 3, strides=2, **parseval_options(scale=0.5))(x))
+    frame = kp.tight_frame(scale=0.5)
+    x = kp.MaxMin()(keras.layers.Conv2D(32, 3, strides=2, padding="same", **frame)(x))
     x = keras.layers.Flatten()(x)
     decay = keras.regularizers.L2(5e-4)
     return keras.Model(inputs, keras.layers.Dense(10, kernel_regularizer=decay)(x))
@@ -69,7 +64,7 @@ def parseval_network():
 """
 
 models = {"plain": plain_network(), "Parseval": parseval_network()}
-for model in models.values():
+for name, model in models.items():
     rate = keras.optimizers.schedules.CosineDecay(0.05, epochs * digits.steps(32))
     model.compile(
         keras.optimizers.SGD(rate, momentum=0.9),
@@ -83,7 +78,7 @@ for model in models.values():
         batch_size=32,
         epochs=epochs,
         validation_data=validation,
-        callbacks=[kp.SpectrumLogger()],
+        callbacks=[kp.SpectrumLogger(), console.Progress(name)],
         verbose=0,
     )
 
@@ -97,9 +92,18 @@ Every hidden layer of the Parseval network is tight, and so the network up to it
 not amplify any change of its input.
 """
 
+measured = {}
 print(f"\n{'':10}{'accuracy':>10}{'worst tightness':>18}{'bound below classifier':>25}")
 for name, model in models.items():
     _, accuracy = model.evaluate(*test, verbose=0)
     *hidden, classifier = kp.tightness(model).values()
     below = kp.lipschitz_bound(model).entries[-2].accumulated
     print(f"{name:10}{accuracy:10.3f}{max(hidden):18.4f}{below:25.2f}")
+    measured[name] = accuracy, below
+
+(accuracy, below), (plain_accuracy, plain_below) = measured["Parseval"], measured["plain"]
+print(
+    "\nClaim: up to its classifier the Parseval network amplifies no change of its input.\n"
+    f"Measured: Lipschitz bound up to the classifier {below:.2f}, plain {plain_below:.0f}; "
+    f"accuracy {accuracy:.3f}, plain {plain_accuracy:.3f}."
+)

@@ -14,6 +14,7 @@ Any functional or Sequential model will do, from `keras.applications` too. This 
 
 import os
 
+import console  # before Keras, to keep TensorFlow's start-up log away
 import keras
 from data import load
 
@@ -24,7 +25,7 @@ digits = load("digits")
 (train_x, train_y), validation, test = digits.train_pixels(), digits.validation, digits.test
 
 
-def train(model, rate):
+def train(name, model, rate):
     schedule = keras.optimizers.schedules.CosineDecay(rate, epochs * digits.steps(32))
     model.compile(
         keras.optimizers.SGD(schedule, momentum=0.9),
@@ -32,7 +33,15 @@ def train(model, rate):
         metrics=["accuracy"],
         jit_compile=keras.backend.backend() != "torch",
     )
-    model.fit(train_x, train_y, batch_size=32, epochs=epochs, validation_data=validation, verbose=0)
+    model.fit(
+        train_x,
+        train_y,
+        batch_size=32,
+        epochs=epochs,
+        validation_data=validation,
+        callbacks=[console.Progress(name)],
+        verbose=0,
+    )
 
 
 inputs = keras.Input(digits.input_shape)
@@ -43,7 +52,7 @@ x = keras.layers.Conv2D(64, 3, strides=2, padding="same", activation="relu", nam
 x = keras.layers.Dense(64, "relu", name="head")(keras.layers.Flatten()(x))
 decay = keras.regularizers.L2(5e-4)
 model = keras.Model(inputs, keras.layers.Dense(10, kernel_regularizer=decay, name="logits")(x))
-train(model, 0.05)
+train("the plain network", model, 0.05)
 
 """
 ## One line
@@ -63,7 +72,7 @@ Projection changes what the network computes. It takes some training to find the
 
 converted = keras.models.clone_model(robust)
 converted.set_weights(robust.get_weights())
-train(robust, 0.05)
+train("the converted network", robust, 0.05)
 
 """
 ## The claim, and what was measured
@@ -76,9 +85,17 @@ models = {"trained": model, "converted, trained": robust}
 converted.compile(loss=model.loss, metrics=["accuracy"])
 _, accuracy = converted.evaluate(*test, verbose=0)
 print(f"\nAccuracy right after the conversion: {accuracy:.3f}\n")
-attack = kp.IteratedFGSM(0, steps=20, labels="true")
+attack, results = kp.IteratedFGSM(steps=20), {}
 print(f"{'20-step attack, SNR (dB)':28}{'clean':>8}{20:>8}{15:>8}{'Lipschitz bound':>18}")
 for name, each in models.items():
     result = kp.robust_accuracy(each, *test, snr=(20, 15), attack=attack, verbose=0)
-    values = "".join(f"{value:8.3f}" for value in (result.clean, *result.accuracies))
+    results[name] = [result.clean, *result.accuracies]
+    values = "".join(f"{value:8.3f}" for value in results[name])
     print(f"{name:28}{values}{kp.lipschitz_bound(each).bound:18.1f}")
+
+before, after = results.values()
+print(
+    "\nClaim: the converted network withstands stronger attacks, and pays with clean accuracy.\n"
+    f"Measured: accuracy at 15 dB, 20 steps: {after[-1]:.3f}, before {before[-1]:.3f}; "
+    f"clean {after[0]:.3f}, before {before[0]:.3f}."
+)

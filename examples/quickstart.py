@@ -17,6 +17,7 @@ of the input means a change of pixels.
 import os
 from pathlib import Path
 
+import console  # before Keras, to keep TensorFlow's start-up log away
 import keras
 import matplotlib
 import numpy as np
@@ -39,25 +40,20 @@ train_x, test_x, train_y, test_y = train_test_split(
 
 Four hidden layers each. A Parseval network differs in two arguments and an activation:
 `TightFrame` starts every kernel with all singular values at 1, `ParsevalTightFrame` draws them
-back to 1 after each update, and `MaxMin` loses nothing of what they keep. The classifier is free,
-and has weight decay: it alone decides by how much a Parseval network may amplify its input.
+back to 1 after each update (`kp.tight_frame()` gives a layer both), and `MaxMin` loses nothing of
+what they keep. The classifier is free, and has weight decay: it alone decides by how much a
+Parseval network may amplify its input.
 """
 
 
 def digit_classifier(parseval, weight_decay):
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten()]
+    decay = {"kernel_regularizer": keras.regularizers.L2(weight_decay)}
     for number in range(1, 5):
-        if parseval:
-            options = {
-                "kernel_constraint": kp.ParsevalTightFrame(beta=0.1),
-                "kernel_initializer": kp.TightFrame(),
-            }
-        else:
-            options = {"kernel_regularizer": keras.regularizers.L2(weight_decay)}
+        options = kp.tight_frame(beta=0.1) if parseval else decay
         layers.append(keras.layers.Dense(256, name=f"hidden{number}", **options))
         layers.append(kp.MaxMin() if parseval else keras.layers.ReLU())
-    decay = keras.regularizers.L2(weight_decay)
-    layers.append(keras.layers.Dense(10, kernel_regularizer=decay, name="classifier"))
+    layers.append(keras.layers.Dense(10, name="classifier", **decay))
     return keras.Sequential(layers)
 
 
@@ -85,24 +81,25 @@ def compiled_classifier(parseval, weight_decay):
     return model
 
 
-def train(model, adversarial, seed):
-    # The model of an arm starts anew for each seed, and so it is compiled only once.
+def train(variant, model, adversarial, seed):
+    # The model of a variant starts anew for each seed, and so it is compiled only once.
     keras.utils.set_random_seed(seed)
     model.set_weights(keras.models.clone_model(model).get_weights())
     for variable in model.optimizer.variables:
         variable.assign(keras.ops.zeros_like(variable))
-    attack = kp.AdversarialTraining(stddev=0.1, bounds=(0, 1))
+    progress = console.Progress(f"{variant}, seed {seed + 1} of {seeds}", summary=False)
+    attack = kp.AdversarialTraining(kp.FGSM(bounds=(0, 1)), stddev=0.1)
     model.fit(
         train_x,
         train_y,
         batch_size=batch_size,
         epochs=epochs,
-        callbacks=[attack] if adversarial else [],
+        callbacks=[progress, attack] if adversarial else [progress],
         verbose=0,
     )
 
 
-arms = {
+variants = {
     "SGD": (False, 0.0, False),
     "weight decay 5e-4": (False, 5e-4, False),
     "weight decay 2e-3": (False, 2e-3, False),
@@ -120,8 +117,8 @@ sign method flatters a network whose gradients mislead; twenty small steps are t
 """
 
 levels = (33, 25, 20, 15)
-one_step = kp.FGSM(0, labels="true")
-many_steps = kp.IteratedFGSM(0, steps=20, labels="true")
+one_step = kp.FGSM()
+many_steps = kp.IteratedFGSM(steps=20)
 
 
 def accuracies(model, attack):
@@ -136,17 +133,17 @@ heading = "".join(f"{level:>7}" for level in levels)
 print(f"{'':24}{'':>14}{'one step':^28}{'20 steps':^28}")
 print(f"{'':24}{'clean':>14}{heading}{heading}")
 models, figures = {}, {}
-for arm, (parseval, weight_decay, adversarial) in arms.items():
-    models[arm], one, many = compiled_classifier(parseval, weight_decay), [], []
+for variant, (parseval, weight_decay, adversarial) in variants.items():
+    model, one, many = compiled_classifier(parseval, weight_decay), [], []
     for seed in range(seeds):
-        train(models[arm], adversarial, seed)
-        one.append(accuracies(models[arm], one_step))
-        many.append(accuracies(models[arm], many_steps))
+        train(variant, model, adversarial, seed)
+        one.append(accuracies(model, one_step))
+        many.append(accuracies(model, many_steps))
     one, many = 100 * np.array(one), 100 * np.array(many)
-    figures[arm] = many
+    models[variant], figures[variant] = model, many
     clean = f"{one[:, 0].mean():.1f} +- {one[:, 0].std():.1f}"
     values = "".join(f"{value:7.1f}" for value in [*one[:, 1:].mean(0), *many[:, 1:].mean(0)])
-    print(f"{arm:24}{clean:>14}{values}", flush=True)
+    print(f"{variant:24}{clean:>14}{values}", flush=True)
 
 """
 ## Why: the Lipschitz constant
@@ -158,14 +155,14 @@ of whatever kind, can succeed: the certified accuracy.
 
 print()
 kp.lipschitz_report(models["Parseval"])
-bounds = {arm: kp.lipschitz_bound(model) for arm, model in models.items()}
+bounds = {variant: kp.lipschitz_bound(model) for variant, model in models.items()}
 epsilons = (0.1, 0.2, 0.3)
 print("\nCertified accuracy in %, for perturbations of 2-norm epsilon (an image has about 5)\n")
 print(f"{'':24}{'Lipschitz bound':>16}" + "".join(f"{epsilon:>8}" for epsilon in epsilons))
-for arm, model in models.items():
-    certified = kp.certified_accuracy(model, (test_x, test_y), epsilons).accuracies
-    values = "".join(f"{100 * value:8.1f}" for value in certified)
-    print(f"{arm:24}{bounds[arm].bound:16.1f}{values}")
+for variant, model in models.items():
+    certified = kp.certified_accuracy(model, test_x, test_y, epsilon=epsilons, verbose=0)
+    values = "".join(f"{100 * value:8.1f}" for value in certified.accuracies)
+    print(f"{variant:24}{bounds[variant].bound:16.1f}{values}")
 
 """
 ## Figures
@@ -175,31 +172,30 @@ folder = Path("quickstart-figures")
 folder.mkdir(exist_ok=True)
 shown = ["SGD", "weight decay 5e-4", "Parseval", "SGD, adversarial", "Parseval, adversarial"]
 curves = {
-    arm: kp.RobustAccuracy(
-        figures[arm][:, 0].mean() / 100,
-        "snr",
-        levels,
-        tuple(figures[arm][:, 1:].mean(0) / 100),
-        "IteratedFGSM, 20 steps",
-        len(test_y),
+    variant: kp.analysis.RobustAccuracy(
+        clean=figures[variant][:, 0].mean() / 100,
+        measure="snr",
+        levels=levels,
+        accuracies=tuple(figures[variant][:, 1:].mean(0) / 100),
+        attack="IteratedFGSM, 20 steps",
+        examples=len(test_y),
     )
-    for arm in shown
+    for variant in shown
 }
 pair = ["SGD", "Parseval"]
 figure, (left, middle, right) = matplotlib.pyplot.subplots(
     1, 3, figsize=(15, 4.2), layout="constrained"
 )
-kp.plots.accuracy_against_snr(curves, left).set_title("Accuracy under attack (20 steps)")
+kp.plots.accuracies(curves, ax=left).set_title("Accuracy under attack (20 steps)")
 hidden = [f"hidden{number}" for number in range(1, 5)]
-spectra = kp.plots.singular_values({arm: models[arm] for arm in pair}, hidden, middle)
+spectra = kp.plots.spectra({name: models[name] for name in pair}, layers=hidden, ax=middle)
 spectra.set_title("Singular values of the hidden layers")
-depth = kp.plots.lipschitz_bound({arm: bounds[arm] for arm in pair}, right)
+depth = kp.plots.bounds({name: bounds[name] for name in pair}, ax=right)
 depth.set_title("Lipschitz bound, layer by layer")
 figure.savefig(folder / "overview.png", dpi=100)
-x_adv = kp.FGSM(kp.epsilon_for_snr(test_x[:8], 15), labels="true")(
-    models["SGD"], test_x[:8], test_y[:8]
-)
-grid = kp.plots.adversarial_grid(models["SGD"], test_x[:8], x_adv, test_y[:8])
+x, y = test_x[:8], test_y[:8]
+x_adv = one_step(models["SGD"], x, y, snr=15)
+grid = kp.plots.adversarial_images(models["SGD"], x, x_adv, y)
 grid[0, 0].figure.savefig(folder / "adversarial.png", dpi=100)
 print(f"\nFigures: {folder / 'overview.png'}, {folder / 'adversarial.png'}")
 
@@ -207,8 +203,8 @@ print(f"\nFigures: {folder / 'overview.png'}, {folder / 'adversarial.png'}")
 ## The claim, and what was measured
 """
 
-plain = [arm for arm in arms if arm.startswith(("SGD", "weight")) and "adv" not in arm]
-best = max(plain, key=lambda arm: figures[arm][:, 3].mean())
+baselines = ["SGD", "weight decay 5e-4", "weight decay 2e-3", "weight decay 5e-3"]
+best = max(baselines, key=lambda name: figures[name][:, 3].mean())
 gains = (figures["Parseval"] - figures[best]).mean(0)
 print(
     "\nClaim: at equal clean accuracy, Parseval is more robust than plain SGD and than the best of "

@@ -5,10 +5,11 @@ import json
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
-from paper_recipes import PAPER_ACCURACIES, PAPER_DIMENSIONS, Run, arms_of
-from paper_training import CERTIFIED_EPSILONS, hidden, write_atomically
 
 import keras_parseval as kp
+
+from .recipes import PAPER_ACCURACIES, PAPER_DIMENSIONS, Run, variants_of
+from .training import CERTIFIED_EPSILONS, hidden, write_atomically
 
 GRID_LEVEL = 24.7  # the weakest attack of the paper's figure
 
@@ -38,55 +39,55 @@ def grouped(folder):
 
 def _order(record):
     run = Run(**record["config"])
-    return run.group, run.adversarial, list(arms_of(run.model)).index(run.arm), run.seed
+    return run.group, run.adversarial, list(variants_of(run.model)).index(run.variant), run.seed
 
 
 def write_table(folder):
     """Write `table.md`: all that was measured, with the paper's figures where it has them."""
-    sections = [section(arms) for arms in grouped(folder).values()]
+    sections = [section(variants) for variants in grouped(folder).values()]
     text = "\n\n".join(["# Results", *sections]) + "\n"
     write_atomically(folder / "table.md", lambda path: path.write_text(text))
 
 
-def section(arms):
-    run = Run(**next(iter(arms.values()))[0]["config"])
+def section(variants):
+    run = Run(**next(iter(variants.values()))[0]["config"])
     images = "all images" if run.limit is None else f"{run.limit} images"
-    counts = sorted({len(records) for records in arms.values()})
+    counts = sorted({len(records) for records in variants.values()})
     parts = [
         f"## {run.dataset}, {run.model}",
         f"Accuracies in % ({run.training['epochs']} epoch(s), {images}, "
         f"{' to '.join(map(str, counts))} seed(s)): mean, standard deviation between seeds, and in "
         "brackets the paper's, for its own network. Adversarial training is marked -da.",
         "Fast gradient sign method, by signal-to-noise ratio in decibels:",
-        _accuracies(arms, "fgsm"),
+        _accuracies(variants, "fgsm"),
         "The same in 20 steps:",
-        _accuracies(arms, "iterated"),
+        _accuracies(variants, "iterated"),
         "Hidden kernels: distance from a tight frame, singular values relative to their target, "
         "and how many of them, in %, are near it. Then the norm of the classifier's kernel, an "
         "upper bound of the network's Lipschitz constant, and the accuracy that is certain under "
         "any change of the pixels of that 2-norm:",
-        _weights(arms),
+        _weights(variants),
     ]
-    first = [record for records in arms.values() for record in records[:1]]
+    first = [record for records in variants.values() for record in records[:1]]
     if all("covariance_dimension" in record["results"] for record in first):
         parts += [
             "Dimensions that hold 99% of the covariance of the activations, in % of all, for all "
             "examples / for each class:",
-            _dimensions(arms),
+            _dimensions(variants),
         ]
     return "\n\n".join(parts)
 
 
-def _accuracies(arms, attack):
-    first = next(iter(arms.values()))[0]["results"][attack]
+def _accuracies(variants, attack):
+    first = next(iter(variants.values()))[0]["results"][attack]
     heading = ["Model", "Clean", *(f"{level:g}" for level in first["levels"])]
     rows = []
-    for label, records in arms.items():
+    for label, records in variants.items():
         run, results = Run(**records[0]["config"]), [each["results"][attack] for each in records]
         values = np.array([[each["clean"], *each["accuracies"]] for each in results])
         paper = ()
         if attack == "fgsm" and run.model != "fc":
-            paper = PAPER_ACCURACIES.get((run.dataset, run.arm, run.adversarial), ())
+            paper = PAPER_ACCURACIES.get((run.dataset, run.variant, run.adversarial), ())
         cells = [percent(column) for column in values.T]
         for index, value in enumerate(paper):
             cells[index] += f" ({value:.2f})"
@@ -94,12 +95,12 @@ def _accuracies(arms, attack):
     return markdown(heading, rows)
 
 
-def _weights(arms):
+def _weights(variants):
     heading = ["Model", "Tightness", "Singular values", "From 0.9 to 1.1, by layer"]
     heading += ["Norm of the classifier", "Lipschitz bound"]
     heading += [f"Certified at {epsilon:g}" for epsilon in CERTIFIED_EPSILONS]
     rows = []
-    for label, records in arms.items():
+    for label, records in variants.items():
         results = [record["results"] for record in records]
         spectra = [each["singular_values"] for each in results]
         smallest = min(each["smallest"] for each in spectra)
@@ -129,11 +130,11 @@ def _listed(values, most=8):
     return " to ".join(sorted(values, key=float)[:: len(values) - 1])
 
 
-def _dimensions(arms):
+def _dimensions(variants):
     heading, rows = ["Layer"], []
-    for label, records in arms.items():
+    for label, records in variants.items():
         run = Run(**records[0]["config"])
-        paper = PAPER_DIMENSIONS.get((run.arm, run.adversarial), ())
+        paper = PAPER_DIMENSIONS.get((run.variant, run.adversarial), ())
         paper = paper if run.dataset == "cifar10" else ()
         heading.append(label)
         layers = [
@@ -167,7 +168,7 @@ def markdown(heading, rows):
 def robust_accuracy(records, attack):
     """The mean over the seeds."""
     results = [record["results"][attack] for record in records]
-    return kp.RobustAccuracy(
+    return kp.analysis.RobustAccuracy(
         clean=float(np.mean([each["clean"] for each in results])),
         measure=results[0]["measure"],
         levels=tuple(results[0]["levels"]),
@@ -180,48 +181,49 @@ def robust_accuracy(records, attack):
 def covariance_dimension(saved):
     """The result that was saved as plain data."""
     fields = {key: tuple(v) if isinstance(v, list) else v for key, v in saved.items()}
-    return kp.CovarianceDimension(**fields)
+    return kp.analysis.CovarianceDimension(**fields)
 
 
 def write_figures(folder, group, dataset):
     """Draw all figures of a group of runs; of several seeds the first, save for the accuracies."""
-    arms = grouped(folder)[group]
+    variants = grouped(folder)[group]
     draw = Drawing(folder / "figures", group)
-    draw_records(arms, draw)
+    draw_records(variants, draw)
     models = {
         label: keras.models.load_model(folder / "models" / f"{records[0]['name']}.keras")
-        for label, records in arms.items()
+        for label, records in variants.items()
     }
     draw_singular_values(models, draw)
     x, y = (array[:8] for array in dataset.test)
-    attack = kp.FGSM(kp.epsilon_for_snr(x, GRID_LEVEL), labels="true")
+    attack = kp.FGSM()
     for label, model in models.items():
-        grid = kp.plots.adversarial_grid(model, x, attack(model, x, y), y)
+        x_adv = attack(model, x, y, snr=GRID_LEVEL)
+        grid = kp.plots.adversarial_images(model, x, x_adv, y)
         draw(f"adversarial-{label}", grid[0, 0].figure)
 
 
 def draw_singular_values(models, draw):
     """Draw the spectra of the hidden layers."""
     layers = list(hidden(kp.singular_values(next(iter(models.values())))))
-    draw("singular-values", kp.plots.singular_values(models, layer=layers).figure)
+    draw("singular-values", kp.plots.spectra(models, layers=layers).figure)
 
 
-def draw_records(arms, draw):
+def draw_records(variants, draw):
     """Draw what the records tell: accuracies, learning curves, dimensions."""
-    first = {label: records[0] for label, records in arms.items()}
+    first = {label: records[0] for label, records in variants.items()}
     for attack in ("fgsm", "iterated"):
-        results = {label: robust_accuracy(records, attack) for label, records in arms.items()}
-        draw(f"snr-{attack}", kp.plots.accuracy_against_snr(results).figure)
+        results = {label: robust_accuracy(records, attack) for label, records in variants.items()}
+        draw(f"snr-{attack}", kp.plots.accuracies(results).figure)
     histories = {label: record["history"] for label, record in first.items()}
     prefix = "val_" if "val_loss" in next(iter(histories.values())) else ""
     for metric in (f"{prefix}loss", f"{prefix}accuracy"):
-        draw(f"learning-{metric}", kp.plots.learning_curves(histories, metric).figure)
+        draw(f"learning-{metric}", kp.plots.learning_curves(histories, metric=metric).figure)
     if all("covariance_dimension" in record["results"] for record in first.values()):
         dimensions = {
             label: covariance_dimension(record["results"]["covariance_dimension"])
             for label, record in first.items()
         }
-        draw("covariance-dimension", kp.plots.covariance_dimension(dimensions).figure)
+        draw("covariance-dimension", kp.plots.dimensions(dimensions).figure)
 
 
 class Drawing:
@@ -230,7 +232,7 @@ class Drawing:
     def __init__(self, folder, group, dpi=120):
         # No window: figures go to files.
         plt.switch_backend("Agg")
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.group, self.dpi = folder, group, dpi
 
     def __call__(self, name, figure):

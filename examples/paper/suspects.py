@@ -1,6 +1,6 @@
 """What a result of the paper's experiments may hang on: one thing is changed at a time.
 
-Every arm starts from its best setting. Each suspect changes one thing about the network or its
+Every variant starts from its best setting. Each suspect changes one thing about the network or its
 training, and nothing else; the outcome is measured on the validation images, as in tuning. Beside
 it are recorded the singular values and, for fully connected networks, the dimensions of the
 activations on the training images.
@@ -10,10 +10,11 @@ import dataclasses
 import fnmatch
 
 import keras
-import paper_training
-import paper_tuning
 
 import keras_parseval as kp
+
+from . import tuning
+from .training import covariance_dimension, singular_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Suspect:
     """One change.
 
     Args:
-        arms: Patterns of the names of the arms that it can be tried on.
+        variants: Patterns of the names of the variants that it can be tried on.
         builder: Other arguments of the model's builder.
         training: Another way to train.
         rate: Factor on the learning rate.
@@ -31,7 +32,7 @@ class Suspect:
         finish: Called on the trained model and its data, before measuring.
     """
 
-    arms: tuple = ("sgd-wd", "vanilla", "parseval*")
+    variants: tuple = ("sgd-wd", "vanilla", "parseval*")
     builder: dict = dataclasses.field(default_factory=dict)
     training: dict = dataclasses.field(default_factory=dict)
     rate: float = 1.0
@@ -127,7 +128,7 @@ def suspects_of(run):
     return {
         name: suspect
         for name, suspect in suspects.items()
-        if any(fnmatch.fnmatchcase(run.arm, pattern) for pattern in suspect.arms)
+        if any(fnmatch.fnmatchcase(run.variant, pattern) for pattern in suspect.variants)
     }
 
 
@@ -136,17 +137,16 @@ def try_all(runs, dataset, folder, verbose):
     path = folder / "suspects.jsonl"
     for run in runs:
         for name, suspect in suspects_of(run).items():
-            known = [(each["suspect"], each["name"]) for each in paper_tuning.read(path)]
+            known = [(each["suspect"], each["name"]) for each in tuning.read(path)]
             if (name, run.name) in known:
                 continue
             varied = suspect.applied_to(run)
-            record, model = paper_tuning.try_out(
+            record, model = tuning.try_out(
                 varied, dataset, folder, verbose, suspect.change, suspect.finish
             )
             if record["validation"] is not None:
-                record["singular_values"] = paper_training.singular_values(model)
+                record["singular_values"] = singular_values(model)
                 if run.model == "fc":
-                    dimension = paper_training.covariance_dimension(dataset, model)
-                    record["covariance_dimension"] = dimension
-            paper_tuning.append(path, {"suspect": name, **record})
+                    record["covariance_dimension"] = covariance_dimension(dataset, model)
+            tuning.append(path, {"suspect": name, **record})
             print(f"{run.name}, {name}: {record['score']:.4f}")

@@ -1,27 +1,37 @@
-"""Makes `RESULTS.md`, and its figures, from the lines of JSON in `results/`.
+"""Makes `docs/results.md`, and its figures, from the lines of JSON in `results/`.
 
-    python examples/paper_results.py
+    python -m examples.paper.results_page
 
 The words are in `results/text.md`. What stands there in double braces is the name of a function of
 this file and its arguments, and is replaced by what the function makes of the lines: no measured
-figure is written by hand. Singular values alone are drawn by `paper.py`, which has the models.
+figure is written by hand. Singular values alone are drawn by the command that
+trains, which has the models.
 """
 
 import re
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
-import paper_report
-import paper_tuning
-from paper_recipes import PAPER_ACCURACIES, Run
-from paper_report import Drawing, covariance_dimension, markdown, percent
 from PIL import Image
 
-import keras_parseval as kp
+from . import report, tuning
+from .recipes import PAPER_ACCURACIES, Run
+from .report import percent
+from .trial_report import (
+    LEVELS,
+    SETTINGS,
+    by_label,
+    chosen,
+    compact_table,
+    draw_trials,
+    filled_dimensions,
+    measured,
+    near_target,
+)
 
 FOLDER = Path(__file__).parent / "results"
-PAGE = Path(__file__).parent / "RESULTS.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, FIGURES = DOCS / "results.md", DOCS / "figures" / "results"
 FIELD = re.compile(r"\{\{(.*?)\}\}")
 
 
@@ -29,11 +39,11 @@ def main():
     results = Results(FOLDER)
     PAGE.write_text(results.render((FOLDER / "text.md").read_text()))
     for group in dict.fromkeys(Run(**trial["config"]).group for trial in results.trials):
-        draw = Drawing(FOLDER / "figures", group, dpi=80)
+        draw = report.Drawing(FIGURES, group, dpi=80)
         if group in results.groups:
-            paper_report.draw_records(results.groups[group], draw)
-        results.draw_trials(group, draw)
-    for path in (FOLDER / "figures").glob("*.png"):
+            report.draw_records(results.groups[group], draw)
+        draw_trials(results.tried(group), draw)
+    for path in FIGURES.glob("*.png"):
         if path.name not in PAGE.read_text():
             path.unlink()
             continue
@@ -54,9 +64,9 @@ class Results:
     """
 
     def __init__(self, folder):
-        self.groups = paper_report.grouped(folder)
-        self.trials = paper_tuning.read(folder / "tuning.jsonl")
-        self.suspects_tried = paper_tuning.read(folder / "suspects.jsonl")
+        self.groups = report.grouped(folder)
+        self.trials = tuning.read(folder / "tuning.jsonl")
+        self.suspects_tried = tuning.read(folder / "suspects.jsonl")
 
     def render(self, text):
         """The text with every field replaced."""
@@ -71,11 +81,11 @@ class Results:
         return str(FUNCTIONS[name](self, *arguments))
 
     def records(self, group, label):
-        """The runs of an arm, one for each seed."""
+        """The runs of a variant, one for each seed."""
         try:
             return self.groups[group][label]
         except KeyError:
-            known = {group: list(arms) for group, arms in self.groups.items()}
+            known = {group: list(variants) for group, variants in self.groups.items()}
             raise ValueError(
                 f"There must be runs of what the text tells of. Received: {group} {label}, where "
                 f"there are {known}"
@@ -95,9 +105,9 @@ class Results:
         return percent(list(self.accuracies(*where).values()))
 
     def gain(self, group, label, other, attack, level):
-        """How many points one arm is above another: the mean, and the standard deviation, of the
-        differences for each seed that both have."""
-        mine, theirs = (self.accuracies(group, arm, attack, level) for arm in (label, other))
+        """How many points one variant is above another: the mean, and the standard deviation, of
+        the differences for each seed that both have."""
+        mine, theirs = (self.accuracies(group, each, attack, level) for each in (label, other))
         text = percent([mine[seed] - theirs[seed] for seed in mine if seed in theirs])
         return text if text.startswith("-") else f"+{text}"
 
@@ -109,7 +119,7 @@ class Results:
 
     def near(self, group, label):
         """The smallest share of singular values near their target, over layers and seeds, in %."""
-        return min((_near(each["results"]) for each in self.records(group, label)), key=float)
+        return min((near_target(each["results"]) for each in self.records(group, label)), key=float)
 
     def bound(self, group, label):
         """The mean Lipschitz bound."""
@@ -123,7 +133,7 @@ class Results:
 
     def dimensions(self, group, label):
         """Of the activations of each layer, in % of all, for the first seed."""
-        return _dimensions(self.records(group, label)[0]["results"])
+        return filled_dimensions(self.records(group, label)[0]["results"])
 
     def seeds(self, group, label):
         return len(self.records(group, label))
@@ -143,80 +153,70 @@ class Results:
         """Everything that was measured of a group of runs."""
         if group not in self.groups:
             raise ValueError(f"There must be runs of {group}, where there are {list(self.groups)}")
-        return paper_report.section(self.groups[group])
+        return report.section(self.groups[group])
 
-    def paper(self, dataset, arm, kind, level):
+    def paper(self, dataset, variant, kind, level):
         """An accuracy of the paper, in %; the kind is `plain`, or `da` for adversarial training."""
         levels = ("clean", "50", "45", "40", "33")
-        return f"{PAPER_ACCURACIES[dataset, arm, kind == 'da'][levels.index(level)]:.2f}"
+        return f"{PAPER_ACCURACIES[dataset, variant, kind == 'da'][levels.index(level)]:.2f}"
 
     def tried(self, group):
         """The trials of a group, by label."""
-        return _by_label(self.trials, group)
+        return by_label(self.trials, group)
 
     def best(self, group, label):
-        """The trial whose setting was chosen for an arm."""
+        """The trial whose setting was chosen for a variant."""
         return max(self.tried(group)[label], key=lambda trial: trial["score"])
 
     def trial(self, group, label, number, level):
-        """The validation accuracy, in %, of the first, second, ... trial of an arm."""
+        """The validation accuracy, in %, of the first, second, ... trial of a variant."""
         trial = self.tried(group)[label][int(number) - 1]
-        return _measured(trial)[["clean", *LEVELS].index(level)]
+        return measured(trial)[["clean", *LEVELS].index(level)]
 
     def settings(self, group):
-        """How many settings were tried for each arm, and which was chosen."""
+        """How many settings were tried for each variant, and which was chosen."""
         rows = []
         for label, trials in self.tried(group).items():
             best = self.best(group, label)
-            rows.append([label, str(len(trials)), *_chosen(best), f"{100 * best['score']:.2f}"])
-        return _table(["Model", "Tried", *SETTINGS.values(), "Score"], rows)
+            rows.append([label, str(len(trials)), *chosen(best), f"{100 * best['score']:.2f}"])
+        return compact_table(["Model", "Tried", *SETTINGS.values(), "Score"], rows)
 
     def tradeoff(self, group):
         """Every trial: what it was, and its accuracies on the validation images."""
         rows = [
-            [label, *_chosen(trial), *_measured(trial)]
+            [label, *chosen(trial), *measured(trial)]
             for label, trials in self.tried(group).items()
             for trial in trials
         ]
-        return _table(["Model", *SETTINGS.values(), "Clean", *LEVELS], rows)
+        return compact_table(["Model", *SETTINGS.values(), "Clean", *LEVELS], rows)
 
     def suspects(self, group):
         """Every change that was tried."""
         rows = [
-            [label, trial["suspect"], *_measured(trial), _dimensions(trial, " / "), _near(trial)]
-            for label, trials in _by_label(self.suspects_tried, group).items()
+            [
+                label,
+                trial["suspect"],
+                *measured(trial),
+                filled_dimensions(trial, " / "),
+                near_target(trial),
+            ]
+            for label, trials in by_label(self.suspects_tried, group).items()
             for trial in trials
         ]
         heading = ["Model", "Changed", "Clean", *LEVELS, "Dimensions, by layer", "Near 1"]
-        return _table(heading, rows)
+        return compact_table(heading, rows)
 
     def suspect(self, group, label, what, *changed):
         """After a change: the validation accuracy at a level, the `dimensions`, or the share of
         singular values that is `near` 1 in the worst layer."""
         (trial,) = (
             trial
-            for trial in _by_label(self.suspects_tried, group)[label]
+            for trial in by_label(self.suspects_tried, group)[label]
             if trial["suspect"] == " ".join(changed)
         )
         if what in ("dimensions", "near"):
-            return _dimensions(trial) if what == "dimensions" else _near(trial)
-        return _measured(trial)[["clean", *LEVELS].index(what)]
-
-    def draw_trials(self, group, draw):
-        """Clean accuracy against accuracy under attack: a point for each trial, a line for those
-        of an arm that no other of its trials beats in both."""
-        figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharex=True)
-        for axes, level in zip(panels, DRAWN):
-            for (label, trials), marker in zip(self.tried(group).items(), MARKERS):
-                points = [_point(trial, level) for trial in trials if trial["validation"]]
-                (drawn,) = axes.plot(*zip(*points), marker, label=label, alpha=0.8, ls="")
-                axes.plot(*zip(*_unbeaten(points)), color=drawn.get_color(), lw=1)
-            axes.set(xlabel="clean accuracy", title=f"{level:g} dB, {paper_tuning.STEPS} steps")
-            axes.grid(alpha=0.3)
-        panels[0].set_ylabel("accuracy under attack")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
-        draw("trials", figure)
+            return filled_dimensions(trial) if what == "dimensions" else near_target(trial)
+        return measured(trial)[["clean", *LEVELS].index(what)]
 
     def versions(self):
         """With what the runs were made."""
@@ -232,80 +232,11 @@ class Results:
         )
 
     def _all(self):
-        return [each for arms in self.groups.values() for runs in arms.values() for each in runs]
-
-
-SETTINGS = {
-    "learning_rate": "Rate",
-    "beta": "Beta",
-    "weight_decay": "Weight decay",
-    "dropout": "Dropout",
-}
-LEVELS = [f"{level:g}" for level in paper_tuning.LEVELS]
-DRAWN = (33, 25)
-MARKERS = "osDXv^P"
-
-
-def _by_label(trials, group):
-    found = {}
-    for trial in trials:
-        run = Run(**trial["config"])
-        if run.group == group:
-            found.setdefault(run.label, []).append(trial)
-    return found
-
-
-def _table(heading, rows):
-    """In Markdown, without the columns that are empty."""
-    columns = [column for column in zip(heading, *rows) if any(column[1:])]
-    heading, *rows = zip(*columns)
-    return markdown(heading, rows)
-
-
-def _chosen(trial):
-    values = [trial["setting"].get(key) for key in SETTINGS]
-    return ["" if value is None else f"{value:g}" for value in values]
-
-
-def _measured(trial):
-    if trial["validation"] is None:
-        return ["diverged", *("" for _ in paper_tuning.LEVELS)]
-    values = (trial["validation"]["clean"], *trial["validation"]["accuracies"])
-    return [f"{100 * value:.1f}" for value in values]
-
-
-def _dimensions(results, separator=", "):
-    if "covariance_dimension" not in results:
-        return ""
-    layers = covariance_dimension(results["covariance_dimension"]).to_rows()
-    return separator.join(f"{layer['all_percent']:.1f}" for layer in layers)
-
-
-def _near(results):
-    """The smallest share of singular values near their target, over the layers, in %."""
-    if "singular_values" not in results:
-        return ""
-    return f"{100 * min(results['singular_values']['near_target'].values()):.1f}"
+        return [each for group in self.groups.values() for runs in group.values() for each in runs]
 
 
 def _key(level):
     return level if level == "clean" else float(level)
-
-
-def _point(trial, level):
-    result = kp.RobustAccuracy(**trial["validation"])
-    return result.clean, result.to_dict()[f"snr{level:g}"]
-
-
-def _unbeaten(points):
-    """Those that no other point reaches in both coordinates, in the order of the first."""
-    return [
-        point
-        for point in sorted(set(points))
-        if not any(
-            other != point and other[0] >= point[0] and other[1] >= point[1] for other in points
-        )
-    ]
 
 
 FUNCTIONS = {

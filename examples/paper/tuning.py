@@ -1,6 +1,6 @@
-"""Settings for each arm of the paper's experiments, chosen on the validation images.
+"""Settings for each variant of the paper's experiments, chosen on the validation images.
 
-Every arm of a model may try as many settings as any other. Each is trained once and measured on
+Every variant of a model may try as many settings as any other. Each is trained once and measured on
 images that are neither trained on nor tested on. Its score is the mean of two accuracies: on clean
 images, and under the attack in many steps at the first of the levels; a training that diverges
 scores 0.
@@ -10,10 +10,11 @@ import dataclasses
 import json
 
 import numpy as np
-import paper_training
-from paper_recipes import Run
 
 import keras_parseval as kp
+
+from . import training
+from .recipes import Run
 
 LEVELS = (33, 25, 20, 15)
 STEPS = 20
@@ -29,7 +30,7 @@ def _grid(rates, *others):
 
 
 def _fully_connected(rates, decays, sgd_rates, maxmin_rates):
-    """The settings of each arm of a fully connected network."""
+    """The settings of each variant of a fully connected network."""
 
     def frames(rates, pairs):
         return _grid(rates, *({"beta": beta, "weight_decay": decay} for beta, decay in pairs))
@@ -37,7 +38,7 @@ def _fully_connected(rates, decays, sgd_rates, maxmin_rates):
     return {
         "sgd": _grid(sgd_rates),
         "sgd-wd": _grid(rates, *({"weight_decay": decay} for decay in decays)),
-        **{arm: frames(rates, _BIASED) for arm in ("parseval", "parseval-100%")},
+        **{variant: frames(rates, _BIASED) for variant in ("parseval", "parseval-100%")},
         **{f"parseval-unbiased-{rows}": frames(rates, _UNBIASED) for rows in ("30%", "10%")},
         "parseval-unbiased-10%-maxmin": frames(maxmin_rates, _UNBIASED),
     }
@@ -60,7 +61,7 @@ _LARGE_IMAGES = _fully_connected(
 
 
 def _residual(**fixed):
-    """The settings of an arm of a residual network.
+    """The settings of a variant of a residual network.
 
     The paper has dropout in its vanilla networks, and does not tell whether the others have it.
     """
@@ -76,10 +77,10 @@ _WIDE_RESNET = {
 
 
 def settings_of(run):
-    """What the arm of a run may try: as many settings as any other arm of the model."""
+    """What the variant of a run may try: as many settings as any other variant of the model."""
     if run.model != "fc":
-        return _WIDE_RESNET[run.arm]
-    return (_SMALL_IMAGES if run.dataset in ("digits", "mnist") else _LARGE_IMAGES)[run.arm]
+        return _WIDE_RESNET[run.variant]
+    return (_SMALL_IMAGES if run.dataset in ("digits", "mnist") else _LARGE_IMAGES)[run.variant]
 
 
 def tuned_for(run):
@@ -133,17 +134,17 @@ def try_out(
     """
     checkpoint = folder / "checkpoints" / f"trial-{run.name}.npz"
     checkpoint.unlink(missing_ok=True)
-    model = paper_training.compile_model(run, dataset)
+    model = training.compile_model(run, dataset)
     change(model)
-    history, seconds = paper_training.train(run, dataset, model, checkpoint, verbose)
+    history, seconds = training.train(run, dataset, model, checkpoint, verbose)
     checkpoint.unlink()
     record = {"name": run.name, "config": run.to_dict(), "seconds": seconds}
     if not np.isfinite(history["loss"][-1]):
         return {**record, "score": 0.0, "validation": None}, model
     finish(model, dataset)
     x, y = (array[: run.attacked] for array in dataset.validation)
-    attack = kp.IteratedFGSM(0, steps=STEPS, labels="true")
-    result = kp.robust_accuracy(model, x, y, LEVELS, attack=attack, verbose=0)
+    attack = kp.IteratedFGSM(steps=STEPS)
+    result = kp.robust_accuracy(model, x, y, snr=LEVELS, attack=attack, verbose=0)
     score = (result.clean + result.accuracies[0]) / 2
     return {**record, "score": score, "validation": dataclasses.asdict(result)}, model
 
@@ -157,11 +158,11 @@ def read(path):
 def append(path, record):
     """Add a line, so that the file is never seen half-written."""
     text = "".join(json.dumps(each) + "\n" for each in [*read(path), record])
-    paper_training.write_atomically(path, lambda unfinished: unfinished.write_text(text))
+    training.write_atomically(path, lambda unfinished: unfinished.write_text(text))
 
 
 def best(path, run):
-    """The setting with the highest score among those tried for the arm of a run."""
+    """The setting with the highest score among those tried for the variant of a run."""
     records, run = read(path), tuned_for(run)
     tried = [each for each in records if Run(**each["config"]).label == run.label]
     tried = [each for each in tried if Run(**each["config"]).group == run.group]

@@ -8,9 +8,10 @@ import time
 
 import keras
 import numpy as np
-import paper_recipes
 
 import keras_parseval as kp
+
+from . import recipes
 
 PAPER_LEVELS = (50, 45, 40, 33)
 ITERATED_LEVELS = (50, 45, 40, 33, 25, 20, 15)
@@ -42,9 +43,9 @@ def execute(run, dataset, folder, checkpoint, verbose):
 def compile_model(run, dataset):
     """The model of a run, with the initial weights of its seed."""
     keras.utils.set_random_seed(run.seed)
-    model = paper_recipes.build(run, dataset)
+    model = recipes.build(run, dataset)
     model.compile(
-        paper_recipes.optimizer(run),
+        recipes.optimizer(run),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
@@ -63,9 +64,9 @@ def train(run, dataset, model, checkpoint, verbose):
     epochs, batch_size = run.training["epochs"], run.training["batch_size"]
     if first_epoch < epochs:
         schedule = keras.callbacks.LearningRateScheduler(
-            lambda epoch, _: paper_recipes.learning_rate(run, epoch)
+            lambda epoch, _: recipes.learning_rate(run, epoch)
         )
-        attack = [kp.AdversarialTraining(bounds=(0, 1), seed=run.seed)] if run.adversarial else []
+        attack = kp.AdversarialTraining(kp.FGSM(bounds=(0, 1)), seed=run.seed)
         model.fit(
             dataset.train_batches(batch_size, run.seed, epochs, first_epoch),
             steps_per_epoch=dataset.steps(batch_size),
@@ -75,7 +76,7 @@ def train(run, dataset, model, checkpoint, verbose):
             initial_epoch=first_epoch,
             epochs=epochs,
             # Last, so that it sees what the others have written into the logs.
-            callbacks=[schedule, *attack, progress],
+            callbacks=[schedule, *([attack] if run.adversarial else []), progress],
             verbose=verbose,
         )
     return progress.history, progress.seconds
@@ -161,12 +162,12 @@ def measure(run, dataset, model, verbose):
     few = x[: run.attacked], y[: run.attacked]
     # In `fit`, 2 is one line for each epoch; an attack has no epochs.
     options = {"verbose": verbose % 2}
-    iterated = kp.IteratedFGSM(0, steps=20, labels="true")
+    iterated = {"snr": ITERATED_LEVELS, "attack": kp.IteratedFGSM(steps=20)}
     results = {
-        "fgsm": kp.robust_accuracy(model, x, y, PAPER_LEVELS, **options),
-        "iterated": kp.robust_accuracy(model, *few, ITERATED_LEVELS, attack=iterated, **options),
+        "fgsm": kp.robust_accuracy(model, x, y, snr=PAPER_LEVELS, **options),
+        "iterated": kp.robust_accuracy(model, *few, **iterated, **options),
+        "certified": kp.certified_accuracy(model, x, y, epsilon=CERTIFIED_EPSILONS, **options),
     }
-    results["certified"] = kp.certified_accuracy(model, (x, y), CERTIFIED_EPSILONS)
     results = {name: dataclasses.asdict(result) for name, result in results.items()}
     results["singular_values"] = singular_values(model)
     results["tightness"] = hidden(kp.tightness(model))
@@ -194,7 +195,7 @@ def share_near_target(values):
 
 
 def hidden(by_layer):
-    """Without the classifier, which is free in every arm."""
+    """Without the classifier, which is free in every variant."""
     return {name: value for name, value in by_layer.items() if name != "logits"}
 
 
@@ -202,7 +203,9 @@ def covariance_dimension(dataset, model):
     """Of the activations of the hidden layers, on the training images as they are."""
     activations = keras.layers.ReLU, kp.MaxMin
     layers = [layer.name for layer in model.layers if isinstance(layer, activations)]
-    result = kp.covariance_dimension(model, dataset.train_pixels(), layers=layers)
+    result = kp.analysis.covariance_dimension(
+        model, *dataset.train_pixels(), layers=layers, verbose=0
+    )
     return dataclasses.asdict(result)
 
 

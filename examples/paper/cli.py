@@ -2,11 +2,12 @@
 Title: The experiments of the paper
 Description: Vanilla and Parseval networks on MNIST, CIFAR and SVHN, by one command.
 
-    python examples/paper.py --out results
-    python examples/paper.py --dataset cifar10 --model wrn-28-10 --seeds 0 1 2 --out results
+    python -m examples.paper --out results
+    python -m examples.paper --dataset cifar10 --model wrn-28-10 --seeds 0 1 2 --out results
 
-Without more, small networks learn the bundled digits. With `--dataset`, networks and training are
-those of the paper, unless an option says otherwise. The directory `--out` receives
+Run it from the root of the repository. Without more, small networks learn the bundled digits. With
+`--dataset`, networks and training are those of the paper, unless an option says otherwise. The
+directory `--out` receives
 
 - `runs.jsonl`: one line for each finished run, with all that was asked for and measured;
 - `table.md`: our accuracies beside the paper's, and what else tells the networks apart;
@@ -18,18 +19,14 @@ pipelines, and tensorflow-datasets for all data but the digits.
 """
 
 import argparse
+import math
 import tempfile
 from pathlib import Path
 
-import data
 import keras
-import paper_recipes
-import paper_report
-import paper_suspects
-import paper_training
-import paper_tuning
 
-from keras_parseval._validation import check_integer, check_number
+from .. import data
+from . import recipes, report, suspects, training, tuning
 
 
 def main(arguments=None):
@@ -38,7 +35,7 @@ def main(arguments=None):
     try:
         runs = plan(options)
         dataset = data.load(options.dataset, options.data_dir, options.limit, options.full)
-        paper_recipes.build(runs[0], dataset)
+        recipes.build(runs[0], dataset)
         folder = prepare_folder(options.out)
         if not (options.tune or options.suspects):
             check_folder(folder, runs)
@@ -47,28 +44,29 @@ def main(arguments=None):
         parser.error(str(error))
     make_deterministic()
     if options.tune:
-        paper_tuning.tune(runs, dataset, folder, options.verbose)
+        tuning.tune(runs, dataset, folder, options.verbose)
         return
     if options.suspects:
-        paper_suspects.try_all(runs, dataset, folder, options.verbose)
+        suspects.try_all(runs, dataset, folder, options.verbose)
         return
     for number, run in enumerate(runs, start=1):
-        if run.name in paper_report.read_runs(folder):
+        if run.name in report.read_runs(folder):
             print(f"[{number}/{len(runs)}] {run.name}: finished before")
             continue
         print(f"[{number}/{len(runs)}] {run.name}")
         checkpoint = checkpoint_of(folder, run)
-        record = paper_training.execute(run, dataset, folder, checkpoint, options.verbose)
-        paper_report.add_run(folder, record)
-        paper_report.write_table(folder)
+        record = training.execute(run, dataset, folder, checkpoint, options.verbose)
+        report.add_run(folder, record)
+        report.write_table(folder)
         checkpoint.unlink(missing_ok=True)
-    paper_report.write_table(folder)
-    paper_report.write_figures(folder, runs[0].group, dataset)
+    report.write_table(folder)
+    report.write_figures(folder, runs[0].group, dataset)
     print(f"\n{(folder / 'table.md').read_text()}\nFigures are in {folder / 'figures'}.")
 
 
 def make_parser():
     parser = argparse.ArgumentParser(
+        prog="python -m examples.paper",
         description="Train and attack the networks of the paper.",
         epilog="Options that are left out follow the paper's recipe for the data set and model.",
     )
@@ -78,59 +76,60 @@ def make_parser():
     add("--limit", type=int, help="use this many training images, and no more of the others")
     add("--full", action="store_true", help="train on the validation images too")
     add("--model", help="fc, or wrn-D-W for a wide residual network of depth D and width W")
-    add("--arms", nargs="+", help="fc: sgd, sgd-wd, parseval, ...; wrn: vanilla, ...")
+    add("--variants", nargs="+", help="fc: sgd, sgd-wd, parseval, ...; wrn: vanilla, ...")
     add("--adversarial", choices=("no", "yes", "both"), help="adversarial training")
     add("--seeds", type=int, nargs="+", default=[0])
     add("--out", default="paper-results", help="directory for everything that is written")
     add("--attacked", type=int, help="try the attack in many steps on this many images only")
-    add("--tune", action="store_true", help="try settings for every arm on the validation images")
-    add("--tuned", type=Path, help="use the best settings for each arm in this `tuning.jsonl`")
+    add("--tune", action="store_true", help="try settings for each variant on validation images")
+    add("--tuned", type=Path, help="use the best settings for each variant in this `tuning.jsonl`")
     add("--suspects", action="store_true", help="try what the results may hang on, the same way")
     add("--rate-scale", type=float, default=1.0, help="multiplies rates that --tuned has found")
     add("--verbose", type=int, default=1, choices=(0, 1, 2), help="as in `fit`")
-    training = parser.add_argument_group("training")
-    training.add_argument("--epochs", type=int)
-    training.add_argument("--batch-size", type=int)
-    training.add_argument("--learning-rate", type=float)
-    training.add_argument("--momentum", type=float)
-    training.add_argument("--drops", type=int, nargs="*", help="epochs after which it drops")
-    training.add_argument("--drop-factor", type=float)
-    network = parser.add_argument_group("network")
-    network.add_argument("--beta", type=float, help="how strongly kernels are drawn to a frame")
-    network.add_argument("--weight-decay", type=float)
-    network.add_argument("--dropout", type=float, help="wrn")
-    network.add_argument("--normalization", choices=("batch", "none"))
-    network.add_argument("--hidden", type=int, help="fc: number of hidden layers")
-    network.add_argument("--units", type=int, help="fc: units in each of them")
+    add = parser.add_argument_group("training").add_argument
+    add("--epochs", type=int)
+    add("--batch-size", type=int)
+    add("--learning-rate", type=float)
+    add("--momentum", type=float)
+    add("--drops", type=int, nargs="*", help="epochs after which the learning rate drops")
+    add("--drop-factor", type=float)
+    add = parser.add_argument_group("network").add_argument
+    add("--beta", type=float, help="how strongly kernels are drawn to a frame")
+    add("--weight-decay", type=float)
+    add("--dropout", type=float, help="wrn")
+    add("--normalization", choices=("batch", "none"))
+    add("--hidden", type=int, help="fc: number of hidden layers")
+    add("--units", type=int, help="fc: units in each of them")
     return parser
 
 
 def plan(options):
     """The runs that were asked for, in the order of the paper's tables."""
-    model = options.model or paper_recipes.DEFAULT_MODELS[options.dataset]
-    builder, training = paper_recipes.recipe(options.dataset, model)
-    training |= given(options, training)
-    check_numbers(training, options.seeds)
+    model = options.model or recipes.DEFAULT_MODELS[options.dataset]
+    builder, schedule = recipes.recipe(options.dataset, model)
+    schedule |= given(options, schedule)
+    check_numbers(schedule, options.seeds)
     builder |= network_options(options, model)
-    arms = paper_recipes.arms_of(model)
-    chosen = options.arms or paper_recipes.default_arms(model)
-    for arm in chosen:
-        if arm not in arms:
+    variants = recipes.variants_of(model)
+    chosen = options.variants or recipes.default_variants(model)
+    for variant in chosen:
+        if variant not in variants:
             raise ValueError(
-                f"The arms of {model} must be among {', '.join(arms)}. Received: {arm!r}"
+                f"The variants of {model} must be among {', '.join(variants)}. "
+                f"Received: {variant!r}"
             )
     # The paper trained with adversarial examples on all data sets but this one.
     adversarial = options.adversarial or ("no" if options.dataset == "svhn" else "both")
     kinds = {"no": (False,), "yes": (True,), "both": (False, True)}[adversarial]
     runs = [
-        paper_recipes.Run(
+        recipes.Run(
             dataset=options.dataset,
             model=model,
-            arm=arm,
+            variant=variant,
             adversarial=kind,
             seed=seed,
-            builder={**builder, **arms[arm]},
-            training=training,
+            builder={**builder, **variants[variant]},
+            training=schedule,
             limit=options.limit,
             full=options.full,
             backend=keras.backend.backend(),
@@ -138,21 +137,21 @@ def plan(options):
         )
         for seed in dict.fromkeys(options.seeds)
         for kind in kinds
-        for arm in dict.fromkeys(chosen)
+        for variant in dict.fromkeys(chosen)
     ]
     if options.tuned is None:
         if options.suspects:
             raise ValueError(
-                "`--suspects` changes the best setting of each arm; name the `tuning.jsonl` that "
-                "has it. Received: --suspects without --tuned"
+                "`--suspects` changes the best setting of each variant; name the `tuning.jsonl` "
+                "that has it. Received: --suspects without --tuned"
             )
         return runs
     # Wider networks diverge at smaller rates than those that were tuned.
     scale = options.rate_scale
-    check_number("rate_scale", scale, "a positive number", lambda value: value > 0)
-    tuned = [paper_tuning.best(options.tuned, run) for run in runs]
+    check("rate_scale", scale, "a positive number", scale > 0)
+    tuned = [tuning.best(options.tuned, run) for run in runs]
     scaled = [{**each, "learning_rate": scale * each["learning_rate"]} for each in tuned]
-    return [paper_tuning.with_setting(run, setting) for run, setting in zip(runs, scaled)]
+    return [tuning.with_setting(run, setting) for run, setting in zip(runs, scaled)]
 
 
 def given(options, names):
@@ -175,14 +174,19 @@ def network_options(options, model):
     return network
 
 
-def check_numbers(training, seeds):
+def check_numbers(schedule, seeds):
     for name in ("epochs", "batch_size"):
-        check_integer(name, training[name], "a positive integer", lambda value: value > 0)
+        check(name, schedule[name], "a positive integer", schedule[name] > 0)
     for name in ("learning_rate", "drop_factor"):
-        check_number(name, training[name], "a positive number", lambda value: value > 0)
-    check_number("momentum", training["momentum"], "in [0, 1)", lambda value: 0 <= value < 1)
+        check(name, schedule[name], "a positive number", schedule[name] > 0)
+    check("momentum", schedule["momentum"], "in [0, 1)", 0 <= schedule["momentum"] < 1)
     for seed in seeds:
-        check_integer("seeds", seed, "integers, 0 or more", lambda value: value >= 0)
+        check("seeds", seed, "integers, 0 or more", seed >= 0)
+
+
+def check(name, value, rule, holds):
+    if not (math.isfinite(value) and holds):
+        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
 
 
 def prepare_folder(out):
@@ -205,20 +209,20 @@ def checkpoint_of(folder, run):
 
 def check_folder(folder, runs):
     """Refuse to mix runs of different settings in one table."""
-    finished = [record["config"] for record in paper_report.read_runs(folder).values()]
-    begun = [paper_training.checkpoint_config(checkpoint_of(folder, run)) for run in runs]
+    finished = [record["config"] for record in report.read_runs(folder).values()]
+    begun = [training.checkpoint_config(checkpoint_of(folder, run)) for run in runs]
     for run in runs:
         for other in filter(None, finished + begun):
-            same_run = paper_recipes.Run(**other).name == run.name
-            if same_run or paper_recipes.Run(**other).group == run.group:
+            same_run = recipes.Run(**other).name == run.name
+            if same_run or recipes.Run(**other).group == run.group:
                 shared = ("training", "limit", "full", "backend", "attacked")
                 refuse_difference(folder, run, other, list(other) if same_run else shared)
 
 
 def refuse_difference(folder, run, other, fields):
     ours = run.to_dict()
-    if run.name != paper_recipes.Run(**other).name:
-        # Arms may be trained at rates of their own.
+    if run.name != recipes.Run(**other).name:
+        # Variants may be trained at rates of their own.
         ours["training"]["learning_rate"] = other["training"]["learning_rate"]
     for field in fields:
         if ours[field] != other[field]:
@@ -234,7 +238,3 @@ def make_deterministic():
         import tensorflow as tf
 
         tf.config.experimental.enable_op_determinism()
-
-
-if __name__ == "__main__":
-    main()

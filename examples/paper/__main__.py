@@ -1,0 +1,5 @@
+"""`python -m examples.paper`: see `cli.py`."""
+
+from .cli import main
+
+main()
