@@ -32,10 +32,10 @@ class AdversarialTraining:
             model = networks.compiled(networks.small_convnet())
             return lambda: model.fit(data, verbose=0, callbacks=callbacks)
 
-        attack = kp.FGSM(EPSILON, bounds=(0, 1))
+        callback = kp.AdversarialTraining(kp.FGSM(bounds=(0, 1)), epsilon=EPSILON)
         contestants = {
             "plain fit": fit(),
-            "AdversarialTraining": fit(kp.AdversarialTraining(attack)),
+            "AdversarialTraining": fit(callback),
         }
         if keras.backend.backend() == "tensorflow":
             contestants["a loop by hand"] = loop_by_hand(x, y)

@@ -37,13 +37,13 @@ class Gpu:
             return []
         base = networks.wide_resnet()
         rows = []
-        for name, contestant, attack in (
-            ("plain", "plain", None),
-            ("Parseval", "ParsevalTightFrame", None),
-            ("Parseval, AdversarialTraining", "ParsevalTightFrame", kp.AdversarialTraining()),
+        for name, contestant, callbacks in (
+            ("plain", "plain", []),
+            ("Parseval", "ParsevalTightFrame", []),
+            ("Parseval, AdversarialTraining", "ParsevalTightFrame", [kp.AdversarialTraining()]),
         ):
             model = networks.compiled(networks.with_hidden_layers(base, OURS[contestant]))
-            rows.append({"contestant": name, **_measures(model, attack, sharding)})
+            rows.append({"contestant": name, **_measures(model, callbacks, sharding)})
         return rows
 
 
@@ -61,12 +61,12 @@ def device_sharding():
     return jax.sharding.SingleDeviceSharding(topology.devices[0])
 
 
-def _measures(model, attack, sharding):
+def _measures(model, callbacks, sharding):
     import jax
 
     from benchmarks.steps import step_and_arguments
 
-    step, arguments = step_and_arguments(model, BATCH, attack)
+    step, arguments = step_and_arguments(model, BATCH, *callbacks)
     shapes = jax.tree.map(
         lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), arguments
     )

@@ -30,7 +30,7 @@ def small_convnet():
 
 def wide_resnet():
     """The paper's network for SVHN, as it is without any of ours: WRN-16-4."""
-    return kp.models.wide_resnet(16, 4, arm="vanilla", weight_decay=0.0)
+    return kp.models.wide_resnet(16, 4, variant="vanilla", weight_decay=0.0)
 
 
 def with_hidden_layers(model, change):

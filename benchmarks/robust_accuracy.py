@@ -37,8 +37,9 @@ class RobustAccuracy:
 
         def ours():
             result = kp.robust_accuracy(
-                *(model, x, y, None, epsilons),
-                attack=kp.FGSM(0, labels="true", bounds=(0, 1)),
+                *(model, x, y),
+                epsilon=epsilons,
+                attack=kp.FGSM(bounds=(0, 1)),
                 batch_size=BATCH,
                 verbose=0,
             )

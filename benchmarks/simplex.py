@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.compiling import compiled_function
 from benchmarks.timing import interleave, ratios
-from keras_parseval import project_simplex
+from keras_parseval.constraints import project_simplex
 
 SHAPES = [(10,), (1_000,), (1_000_000,), (10_000, 10), (1_000, 1_000)]
 

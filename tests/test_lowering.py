@@ -112,7 +112,7 @@ def test_a_whole_training_step(rng):
         text = lower_for_gpu(step, images, labels, *flat)
     found = operations(text)
     assert {"convolution", "dot"} <= found
-    # See `_projections._simplex_threshold` for what it would cost.
+    # See `_simplex._simplex_threshold` for what it would cost.
     assert "sort" not in found
 
 

@@ -325,6 +325,6 @@ def test_logits_that_are_said_to_be_probabilities_are_refused(loss):
     ):
         with (
             pytest.warns(UserWarning, match="cannot be reached"),
-            pytest.raises(ValueError, match="must return probabilities.*compile it with"),
+            pytest.raises(ValueError, match=r"must return probabilities.*compile it with"),
         ):
             function()
