@@ -24,7 +24,7 @@ from keras_parseval.callbacks import AdversarialEvaluation, AdversarialTraining,
 from keras_parseval.constraints import ParsevalTightFrame, Simplex, tight_frame
 from keras_parseval.initializers import TightFrame
 from keras_parseval.layers import ConvexAdd, MaxMin
-from keras_parseval.models import parseval, parseval_plan
+from keras_parseval.models import parseval, parseval_plan, tighten
 from keras_parseval.regularizers import TightFrameRegularizer
 
 __version__ = "0.1.0"
@@ -50,5 +50,6 @@ __all__ = [
     "robust_accuracy",
     "singular_values",
     "tight_frame",
+    "tighten",
     "tightness",
 ]

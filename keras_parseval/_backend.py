@@ -70,6 +70,23 @@ def no_gradient() -> ValueError:
     )
 
 
+def check_values(tensors: Any) -> None:
+    """Raise if tensors have no values yet, because a function of the user's is being compiled."""
+    kinds: tuple[Any, ...] = ()
+    if _BACKEND == "jax":
+        import jax
+
+        kinds = (jax.core.Tracer,)
+    for tensor in keras.tree.flatten(tensors):
+        graph = _BACKEND == "tensorflow" and not hasattr(tensor, "numpy")
+        if isinstance(tensor, kinds) or (graph and hasattr(tensor, "op")):
+            raise TypeError(
+                "An attack must be called on data; inside a function that is being compiled, call "
+                "`attack.craft(model, x, y, epsilon=...)`, which works on tensors. "
+                f"Received: a tensor without values, {tensor}"
+            )
+
+
 def call_compiled(model: Any, key: Hashable, function: Callable[..., Any], *tensors: Any) -> Any:
     """Call `function(model, *tensors)`, compiled once for each model, key and shape.
 

@@ -93,7 +93,13 @@ class Examples:
                 "A data set must consist of batches (x, y), with the labels that are needed here. "
                 "Received: a batch without labels"
             )
-        return as_inputs(x), as_labels(y)
+        x, y = as_inputs(x), as_labels(y)
+        if y is not None and not np.ndim(y):
+            raise ValueError(
+                "A data set must consist of batches (x, y); batch its examples, as in "
+                f"`dataset.batch(128)`. Received: single examples, with a label such as {y}"
+            )
+        return x, y
 
 
 def _as_pair(x: Any, y: Any) -> tuple[Any, Any]:
@@ -140,7 +146,8 @@ def _common_length(x: Any, y: Any) -> int:
     if inputs != {count}:
         labels = "" if y is None else f" and {count} labels"
         raise ValueError(
-            "Inputs and labels must have the same number of examples. "
+            "Inputs and labels must have the same number of examples; a data set must consist "
+            "of batches, as `dataset.batch(128)` makes them. "
             f"Received: {sorted(inputs)} inputs{labels}"
         )
     return count
@@ -195,7 +202,9 @@ def check_labels(model: Any, loss: Any, y: Any, count: int) -> None:
     if labels.size and not (whole and labels.min() >= 0 and labels.max() <= largest):
         rule = f"the numbers of classes, from 0 to {largest}" if by_number else "between 0 and 1"
         raise ValueError(
-            f"Labels must be {rule}. Received: labels from {labels.min()} to {labels.max()}"
+            f"Labels must be {rule}, because a classifier is attacked on its decisions; the "
+            "targets of a regression have none. "
+            f"Received: labels from {labels.min()} to {labels.max()}"
         )
 
 

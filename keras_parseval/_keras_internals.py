@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,17 +18,31 @@ class Call:
         inputs: The tensors that it is called on.
         outputs: The tensors that it returns.
         arguments: Its arguments by keyword.
+        positional: Its other arguments, tensors and constants as they stand.
     """
 
     operation: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     arguments: dict[str, Any]
+    positional: tuple[Any, ...]
+
+    def named_arguments(self) -> dict[str, Any]:
+        """All arguments, by the names in the signature of `call`, in its order."""
+        signature = inspect.signature(type(self.operation).call)
+        # Keras passes `training` and masks on, and a layer inside may not take them.
+        known = {name: value for name, value in self.arguments.items() if name != "training"}
+        try:
+            bound = signature.bind(self.operation, *self.positional, **self.arguments)
+        except TypeError:
+            bound = signature.bind(self.operation, *self.positional, **known)
+        return dict(list(bound.arguments.items())[1:])
 
 
 def _as_call(node: Any) -> Call:
     inputs, outputs = tuple(node.input_tensors), tuple(node.outputs)
-    return Call(node.operation, inputs, outputs, dict(node.arguments.kwargs))
+    arguments = node.arguments
+    return Call(node.operation, inputs, outputs, dict(arguments.kwargs), tuple(arguments.args))
 
 
 def is_graph(operation: Any) -> bool:
@@ -82,6 +97,55 @@ def calls_in_order(model: Any) -> list[Call]:
             stack.append((tensor, True))
             stack += [(each, False) for each in node.input_tensors]
     return order
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+    """What a model, or a layer that calls others, does: every call, inputs first.
+
+    Args:
+        inputs: The tensors that it begins with.
+        outputs: The tensors that it returns.
+        calls: The calls in between. A nested model, or layer, is one of them.
+    """
+
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    calls: tuple[Call, ...]
+
+
+def graph_of(model: Any) -> Graph:
+    """The graph of a functional or Sequential model."""
+    return Graph(tuple(model.inputs), tuple(model.outputs), tuple(calls_in_order(model)))
+
+
+def trace(call: Call) -> Graph:
+    """What the `call` of a layer does at inference, seen by calling it on tensors without values.
+
+    Raises whatever the layer does, if it needs values. Leaves the layer as it was.
+    """
+    layer = call.operation
+    if type(layer).__call__ is not keras.layers.Layer.__call__:
+        raise TypeError("it has a `__call__` of its own")
+    placeholders = {id(each): keras.KerasTensor(each.shape, each.dtype) for each in call.inputs}
+    arguments, keywords = keras.tree.map_structure(
+        lambda each: placeholders.get(id(each), each), (call.positional, call.arguments)
+    )
+    if "training" in inspect.signature(type(layer).call).parameters:
+        keywords["training"] = False
+    counts = [(each, len(each._inbound_nodes)) for _, each in layers_by_path(layer)]
+    try:
+        # What is assigned to a variable stays in this scope.
+        with keras.StatelessScope() as scope:
+            outputs = tuple(keras.tree.flatten(layer.call(*arguments, **keywords)))
+        if scope.state_mapping:
+            raise TypeError("it is random, or assigns to variables")
+        inputs = tuple(placeholders[id(each)] for each in call.inputs)
+        between = Graph(inputs, outputs, ())
+        return dataclasses.replace(between, calls=tuple(calls_in_order(between)))
+    finally:
+        for each, count in counts:
+            del each._inbound_nodes[count:]
 
 
 def calls_of(operation: Any) -> list[Call]:

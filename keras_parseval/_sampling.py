@@ -29,7 +29,7 @@ def sample_units(matrix: Any, count: int, axis: int) -> Any:
     Returns:
         Integer tensor of shape `(count,)`. Matrices of a batch share it.
     """
-    first, second = (number % _PRIME for number in _fingerprint(matrix))
+    first, second = (number % _PRIME for number in fingerprint(matrix))
     # A random permutation tells for the first `count` numbers where they go, each on its own: no
     # sorting, and nothing for the rest. It is the swap-or-not shuffle: in each round, numbers of
     # a given sum are partners, and a hash of the larger of two partners tells whether they swap.
@@ -49,7 +49,7 @@ def _scramble(number: Any) -> Any:
     return (number * number % _PRIME) * number % _PRIME
 
 
-def _fingerprint(matrix: Any) -> tuple[Any, Any]:
+def fingerprint(matrix: Any) -> tuple[Any, Any]:
     """Two integers that change when the matrix does."""
     size = math.prod(matrix.shape)
     # Coprime to the width, the stride visits every column; it visits every row as well.

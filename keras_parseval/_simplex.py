@@ -5,22 +5,24 @@ from typing import Any
 from keras import ops
 
 from keras_parseval._precision import keep_dtype
-from keras_parseval._validation import check_integer
+from keras_parseval._validation import check_floor, check_integer
 
 # So many coefficients are sorted by comparing each with each.
 FEW_COEFFICIENTS = 16
 
 
 @keep_dtype
-def project_simplex(points: Any, axis: int = -1) -> Any:
+def project_simplex(points: Any, axis: int = -1, floor: float = 0.0) -> Any:
     """The nearest point of the simplex, along an axis.
 
-    Solves `min_p ||p - a||_2` over all `p >= 0` that sum to 1. The solution is
-    `max(0, a - tau)`, where `tau` makes the sum 1 (Duchi et al., 2008).
+    Solves `min_p ||p - a||_2` over all `p >= floor / n` that sum to 1. The solution is
+    `max(floor / n, a - tau)`, where `tau` makes the sum 1 (Duchi et al., 2008).
 
     Args:
         points: Tensor of any rank above 0.
-        axis: The axis along which the coefficients lie. Defaults to -1.
+        axis: The axis along which the `n` coefficients lie. Defaults to -1.
+        floor: The share of its equal part, `1 / n`, that each coefficient keeps, in [0, 1).
+            Defaults to 0.0.
 
     Returns:
         Tensor with the shape and dtype of `points`. Points that hold NaN or
@@ -33,6 +35,10 @@ def project_simplex(points: Any, axis: int = -1) -> Any:
     ```
     """
     _check_axis(points, axis)
+    floor = check_floor(floor)
+    # What is above the floor lies on a smaller simplex, of the same shape.
+    least, room = floor / points.shape[axis], 1.0 - floor
+    points = (points - least) / room if floor else points
     finite = ops.all(ops.isfinite(points), axis=axis, keepdims=True)
     # The projection does not change when all coefficients move together, nor when one that lies
     # a whole unit below the largest goes further down. So nothing here is ever large.
@@ -46,6 +52,7 @@ def project_simplex(points: Any, axis: int = -1) -> Any:
         excess = ops.sum(positive * points, axis=-1, keepdims=True) - 1.0
         points = points - excess / ops.sum(positive, axis=-1, keepdims=True)
     projection = ops.moveaxis(ops.relu(points), -1, axis)
+    projection = least + room * projection if floor else projection
     return ops.where(finite, projection, float("nan"))
 
 

@@ -63,12 +63,35 @@ def check_scale(scale: Any) -> float:
     return check_number("scale", scale, rule, lambda value: 1e-4 <= value <= 1e4)
 
 
+def check_floor(floor: Any) -> float:
+    """Return the share of its equal part that each coefficient keeps, as a float, or raise."""
+    rule = "a number in [0, 1): the share of its equal part that each coefficient keeps"
+    return check_number("floor", floor, rule, lambda value: 0 <= value < 1)
+
+
 def check_norm(norm: Any) -> Norm:
     """Return the norm as "inf" or 2, or raise."""
     number = isinstance(norm, numbers.Real) and not isinstance(norm, bool)
     if not (number and norm in (2, math.inf)) and not (isinstance(norm, str) and norm == "inf"):
         raise ValueError(f'`norm` must be "inf" or 2. Received: norm={norm!r}')
     return 2 if norm == 2 else "inf"
+
+
+def check_not_passed_as(role: str, instance: Any, variable: Any) -> None:
+    """Raise if Keras was given the object as something that it is not, as far as that can be told.
+
+    Args:
+        role: The attribute of a variable that holds what was given: `"regularizer"`, for instance.
+        instance: The object.
+        variable: What it is called on. Where that is a tensor, it tells nothing.
+    """
+    if getattr(variable, role, None) is instance:
+        name = type(instance).__name__
+        other = {"regularizer": "constraint", "constraint": "regularizer"}[role]
+        raise TypeError(
+            f"`{name}` must be passed as a {other}, as in `kernel_{other}={name}(...)`. "
+            f"Received: it is the {role} of '{variable.path}'"
+        )
 
 
 def check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> Any:

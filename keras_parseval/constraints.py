@@ -6,14 +6,21 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_parseval._kernel_layout import Groups, HasLayout, KernelLayout, Scale
+from keras_parseval._kernel_layout import Groups, HasLayout, Heads, KernelLayout, Scale
 from keras_parseval._simplex import project_simplex
 from keras_parseval._tight_frames import (
     project_tight_frame,
     sampled_tight_frame_step,
     tight_frame_step,
 )
-from keras_parseval._validation import check_beta, check_flag, check_integer, check_number
+from keras_parseval._validation import (
+    check_beta,
+    check_flag,
+    check_floor,
+    check_integer,
+    check_not_passed_as,
+    check_number,
+)
 from keras_parseval.initializers import TightFrame
 
 __all__ = [
@@ -45,8 +52,10 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
     unconstrained and give it weight decay.
 
     Args:
-        beta: Size of the step, in (0, 0.5]. 0.1 keeps the singular values at 1,
-            and cost little accuracy in the trials of the results page; the
+        beta: Size of the step, in (0, 0.5]. 0.1 keeps the singular values near 1,
+            brings them to 1 when the learning rate falls, and cost little accuracy in the
+            trials of the results page. While the rate is high they can be well above 1:
+            0.5 and several `steps` hold them closer. The
             paper's 3e-4 corrects slowly and suits long schedules. Where a
             step would overshoot it is shortened, so no start and no learning
             rate makes it diverge. Defaults to 0.1.
@@ -64,9 +73,19 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
         scale: The singular value to aim at: `"auto"`, as above, or a positive
             number. `prod(ceil(kernel_size / strides))**-0.5` is enough for a
             convolution with strides. Defaults to `"auto"`.
-        groups: The `groups` argument of the convolution, or `"depthwise"` for
-            the depthwise kernel of `DepthwiseConv2D` or `SeparableConv2D`. Defaults to 1.
-        output_axis: -1, or -2 for `Conv2DTranspose` and its kin. Defaults to -1.
+        groups: Into how many matrices the outputs are split: the `groups` argument of the
+            convolution, or the gates of a recurrent layer, 4 for both kernels of an `LSTM` and 3
+            for those of a `GRU`. Or `"depthwise"` for the depthwise kernel of `DepthwiseConv2D`
+            or `SeparableConv2D`. Defaults to 1.
+        axes: What each axis of the kernel is, in a letter: `i` for inputs, `o` for outputs, `g`
+            for groups (an independent matrix at each index), and `...` for the taps of a
+            convolution. `"...oi"` is the kernel of `Conv2DTranspose` and its kin, `"ioo"` that of
+            `EinsumDense("abc,cde->abde", ...)`. Defaults to `"...io"`, which is how Keras stores
+            the kernels of `Dense` and of convolutions.
+        heads: For `MultiHeadAttention` and `GroupQueryAttention`, which give all their kernels
+            the same constraint: the number of heads and the size of one, as in `(8, 64)`, or a
+            list of such pairs where they differ between queries, keys and values. Each kernel is
+            then read by its shape, `(inputs, *heads)` or `(*heads, outputs)`. Defaults to `None`.
 
     Example:
 
@@ -93,15 +112,17 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
         steps: int = 1,
         scale: Scale = "auto",
         groups: Groups = 1,
-        output_axis: int = -1,
+        axes: str = "...io",
+        heads: Heads = None,
     ):
         self.beta = check_beta(beta)
         self.rows = _check_rows(rows)
         self.unbiased = check_flag("unbiased", unbiased)
         self.steps = check_integer("steps", steps, "a positive integer", lambda value: value > 0)
-        self.layout = KernelLayout(scale, groups, output_axis)
+        self.layout = KernelLayout(scale, groups, axes, heads)
 
     def __call__(self, w: Any) -> Any:
+        check_not_passed_as("regularizer", self, w)
         kernel = ops.convert_to_tensor(w)
         shape = tuple(kernel.shape)
         matrices = self.layout.to_matrices(kernel)
@@ -157,6 +178,8 @@ class Simplex(keras.constraints.Constraint):
 
     Args:
         axis: The axis along which the weights sum to 1. Defaults to -1.
+        floor: No weight of `n` falls below `floor / n`: with 0 any may vanish, and with 0.1
+            each keeps a tenth of its equal share. In [0, 1). Defaults to 0.0.
 
     Example:
 
@@ -165,14 +188,16 @@ class Simplex(keras.constraints.Constraint):
     ```
     """
 
-    def __init__(self, axis: int = -1):
+    def __init__(self, axis: int = -1, *, floor: float = 0.0):
         self.axis = check_integer("axis", axis, "an integer", lambda value: True)
+        self.floor = check_floor(floor)
 
     def __call__(self, w: Any) -> Any:
-        return project_simplex(w, self.axis)
+        check_not_passed_as("regularizer", self, w)
+        return project_simplex(w, self.axis, self.floor)
 
     def get_config(self) -> dict[str, Any]:
-        return {"axis": self.axis}
+        return {"axis": self.axis, "floor": self.floor}
 
 
 def tight_frame(
@@ -184,21 +209,23 @@ def tight_frame(
     steps: int = 1,
     scale: Scale = "auto",
     groups: Groups = 1,
-    output_axis: int = -1,
+    axes: str = "...io",
+    heads: Heads = None,
     seed: Any = None,
 ) -> dict[str, Any]:
     """Constraint and initializer of a layer in one call, with the same reading of the kernel.
 
     Args:
-        prefix: What the layer calls the kernel: `"depthwise"` or `"pointwise"` for layers with
-            such kernels. Defaults to `"kernel"`.
+        prefix: What the layer calls the kernel: `"depthwise"`, `"pointwise"` or `"recurrent"` for
+            layers with such kernels. Defaults to `"kernel"`.
         beta: As in `kp.ParsevalTightFrame`. Defaults to 0.1.
         rows: As in `kp.ParsevalTightFrame`. Defaults to 1.0.
         unbiased: As in `kp.ParsevalTightFrame`. Defaults to `False`.
         steps: As in `kp.ParsevalTightFrame`. Defaults to 1.
         scale: As in `kp.ParsevalTightFrame`. Defaults to `"auto"`.
         groups: As in `kp.ParsevalTightFrame`. Defaults to 1.
-        output_axis: As in `kp.ParsevalTightFrame`. Defaults to -1.
+        axes: As in `kp.ParsevalTightFrame`. Defaults to `"...io"`.
+        heads: As in `kp.ParsevalTightFrame`. Defaults to `None`.
         seed: As in `kp.TightFrame`. Defaults to `None`.
 
     Returns:
@@ -211,6 +238,8 @@ def tight_frame(
     keras.layers.Dense(64, **kp.tight_frame())
     keras.layers.Conv2D(64, 3, groups=4, **kp.tight_frame(beta=0.5, groups=4))
     keras.layers.DepthwiseConv2D(3, **kp.tight_frame("depthwise", groups="depthwise"))
+    keras.layers.LSTM(64, **kp.tight_frame(groups=4), **kp.tight_frame("recurrent", groups=4))
+    keras.layers.MultiHeadAttention(8, 64, **kp.tight_frame(heads=(8, 64)))
     ```
     """
     if prefix not in ("kernel", "depthwise", "pointwise", "recurrent"):
@@ -218,7 +247,7 @@ def tight_frame(
             '`prefix` must be what the layer calls its kernel: "kernel", "depthwise", "pointwise" '
             f'or "recurrent". Received: prefix={prefix!r}'
         )
-    layout: dict[str, Any] = {"scale": scale, "groups": groups, "output_axis": output_axis}
+    layout: dict[str, Any] = {"scale": scale, "groups": groups, "axes": axes, "heads": heads}
     options: dict[str, Any] = {"rows": rows, "unbiased": unbiased, "steps": steps}
     return {
         f"{prefix}_constraint": ParsevalTightFrame(beta, **options, **layout),

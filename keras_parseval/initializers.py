@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_parseval._kernel_layout import Groups, HasLayout, KernelLayout, Scale
+from keras_parseval._kernel_layout import Groups, HasLayout, Heads, KernelLayout, Scale
 from keras_parseval._validation import check_integer
 
 __all__ = ["TightFrame"]
@@ -17,17 +17,19 @@ class TightFrame(HasLayout, keras.initializers.Initializer):
 
     Constraints act after the first update. With this initializer the kernel
     satisfies `kp.ParsevalTightFrame` from the start. Give both the same
-    `scale`, `groups` and `output_axis`.
+    `scale`, `groups`, `axes` and `heads`.
 
     It differs from `keras.initializers.Orthogonal` in its scale, which makes
-    convolutions 1-Lipschitz too, and in its reading of grouped, depthwise and transposed kernels.
+    convolutions 1-Lipschitz too, and in its reading of kernels that are more than one matrix, or
+    whose outputs are not on the last axis.
 
     Args:
         scale: The common singular value: `"auto"` is 1 for a matrix and
             `prod(kernel_size)**-0.5` for a convolution. Or a positive number.
             Defaults to `"auto"`.
-        groups: The `groups` argument of the convolution, or `"depthwise"`. Defaults to 1.
-        output_axis: -1, or -2 for transposed convolutions. Defaults to -1.
+        groups: As in `kp.ParsevalTightFrame`. Defaults to 1.
+        axes: As in `kp.ParsevalTightFrame`. Defaults to `"...io"`.
+        heads: As in `kp.ParsevalTightFrame`. Defaults to `None`.
         seed: Integer, `keras.random.SeedGenerator`, or `None`. As with all
             Keras initializers, an integer gives the same values at every call.
             Defaults to `None`.
@@ -44,10 +46,11 @@ class TightFrame(HasLayout, keras.initializers.Initializer):
         *,
         scale: Scale = "auto",
         groups: Groups = 1,
-        output_axis: int = -1,
+        axes: str = "...io",
+        heads: Heads = None,
         seed: Any = None,
     ):
-        self.layout = KernelLayout(scale, groups, output_axis)
+        self.layout = KernelLayout(scale, groups, axes, heads)
         _check_seed(seed)
         # Holds the seed too, by the rules of Keras.
         self._normal = keras.initializers.RandomNormal(stddev=1.0, seed=seed)
@@ -58,6 +61,11 @@ class TightFrame(HasLayout, keras.initializers.Initializer):
         return self._normal.seed
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        if hasattr(shape, "dtype"):
+            raise TypeError(
+                "An initializer must be called with a shape; pass it as `kernel_initializer`, and "
+                "for a constraint take `kp.ParsevalTightFrame`. Received: a tensor"
+            )
         shape = tuple(shape)
         *groups, inputs, outputs = self.layout.matrices_shape(shape)
         long, short = max(outputs, inputs), min(outputs, inputs)

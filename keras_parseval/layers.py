@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_parseval._simplex import project_simplex
-from keras_parseval._validation import check_integer
+from keras_parseval._validation import check_floor, check_integer
 from keras_parseval.constraints import Simplex
 
 __all__ = ["ConvexAdd", "MaxMin", "convex_add"]
@@ -19,12 +19,15 @@ class ConvexAdd(keras.layers.Layer):
     Where `keras.layers.Add` lets the Lipschitz constant of a residual network
     double at every block, a convex combination never exceeds the largest of its inputs'.
     The coefficients are equal at the start and are projected onto the simplex
-    (`kp.Simplex`) after every update.
+    (`kp.Simplex`) after every update. At a high learning rate one of them would soon reach
+    zero, and its branch would learn nothing from then on: hence the floor.
 
     All inputs must have the same shape. Unlike `Add`, there is no broadcasting:
     to repeat an input is to scale its norm, and the combination would no longer be 1-Lipschitz.
 
     Args:
+        floor: No coefficient of `n` falls below `floor / n`, so that no branch dies. The
+            paper's is 0. Defaults to 0.1.
         coefficients_initializer: Initializer of the coefficients. What it
             gives is projected onto the simplex, so that any constant means
             equal coefficients. Defaults to `"ones"`.
@@ -43,8 +46,11 @@ class ConvexAdd(keras.layers.Layer):
     ```
     """
 
-    def __init__(self, coefficients_initializer: Any = "ones", **kwargs: Any):
+    def __init__(
+        self, *, floor: float = 0.1, coefficients_initializer: Any = "ones", **kwargs: Any
+    ):
         super().__init__(**kwargs)
+        self.floor = check_floor(floor)
         self.coefficients_initializer = keras.initializers.get(coefficients_initializer)
         self.coefficients = None
         self.supports_masking = True
@@ -54,12 +60,12 @@ class ConvexAdd(keras.layers.Layer):
         self.coefficients = self.add_weight(
             shape=(len(input_shape),),
             initializer=self._initial_coefficients,
-            constraint=Simplex(),
+            constraint=Simplex(floor=self.floor),
             name="coefficients",
         )
 
     def _initial_coefficients(self, shape: Any, dtype: Any = None) -> Any:
-        return project_simplex(self.coefficients_initializer(shape, dtype=dtype))
+        return project_simplex(self.coefficients_initializer(shape, dtype=dtype), floor=self.floor)
 
     def call(self, inputs: Any) -> Any:
         shapes = keras.tree.map_structure(lambda x: tuple(x.shape), inputs)
@@ -87,7 +93,8 @@ class ConvexAdd(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         initializer = keras.initializers.serialize(self.coefficients_initializer)
-        return {**super().get_config(), "coefficients_initializer": initializer}
+        arguments = {"floor": self.floor, "coefficients_initializer": initializer}
+        return {**super().get_config(), **arguments}
 
 
 def convex_add(inputs: list[Any], **kwargs: Any) -> Any:

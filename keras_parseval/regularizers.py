@@ -5,9 +5,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_parseval._kernel_layout import Groups, HasLayout, KernelLayout, Scale
+from keras_parseval._kernel_layout import Groups, HasLayout, Heads, KernelLayout, Scale
 from keras_parseval._tight_frames import tight_frame_penalty
-from keras_parseval._validation import check_number
+from keras_parseval._validation import check_not_passed_as, check_number
 
 __all__ = ["TightFrameRegularizer"]
 
@@ -27,7 +27,8 @@ class TightFrameRegularizer(HasLayout, keras.regularizers.Regularizer):
         beta: Positive weight of the penalty.
         scale: As in `kp.ParsevalTightFrame`. Defaults to `"auto"`.
         groups: As in `kp.ParsevalTightFrame`. Defaults to 1.
-        output_axis: As in `kp.ParsevalTightFrame`. Defaults to -1.
+        axes: As in `kp.ParsevalTightFrame`. Defaults to `"...io"`.
+        heads: As in `kp.ParsevalTightFrame`. Defaults to `None`.
 
     Example:
 
@@ -42,12 +43,14 @@ class TightFrameRegularizer(HasLayout, keras.regularizers.Regularizer):
         *,
         scale: Scale = "auto",
         groups: Groups = 1,
-        output_axis: int = -1,
+        axes: str = "...io",
+        heads: Heads = None,
     ):
         self.beta = check_number("beta", beta, "a positive number", lambda value: value > 0)
-        self.layout = KernelLayout(scale, groups, output_axis)
+        self.layout = KernelLayout(scale, groups, axes, heads)
 
     def __call__(self, x: Any) -> Any:
+        check_not_passed_as("constraint", self, x)
         kernel = ops.convert_to_tensor(x)
         target = self.layout.target(tuple(kernel.shape))
         return tight_frame_penalty(self.layout.to_matrices(kernel), self.beta, target)

@@ -82,7 +82,44 @@ def _flag(rng):
     return bool(rng.integers(2))
 
 
+class Residual(L.Layer):
+    """A layer of one's own, without a rule, that calls another."""
+
+    def build(self, shape):
+        self.convolution = L.Conv2D(shape[-1], 3, padding="same")
+        self.convolution.build(shape)
+
+    def call(self, x):
+        return x + ops.relu(self.convolution(x)) / 2
+
+
+def _arithmetic(x, rng):
+    """Operations in place of layers."""
+    y = ops.tanh(2 * x - 1) / 3
+    y = ops.maximum(y, x * rng.normal(size=x.shape[-1]).astype("float32"))
+    return ops.concatenate([y - x, ops.mean(x, axis=1, keepdims=True)], axis=1)
+
+
+def _movement(x, rng):
+    """Slices and shapes."""
+    first, *_ = ops.unstack(x, axis=1)
+    x = ops.pad(x, ((0, 0), (1, 0), (1, 1), (0, 0)), mode=_pick(rng, "constant", "symmetric"))
+    x = ops.stack([x[:, 0, 1:-1], first], axis=3)
+    return ops.swapaxes(ops.repeat(x, 2, axis=1), 2, 3)
+
+
 BLOCKS = {
+    "arithmetic": _arithmetic,
+    "movement": _movement,
+    "layer of one's own": _layer(lambda rng: Residual()),
+    "layer normalisation": _layer(lambda rng: L.LayerNormalization(axis=_pick(rng, -1, [1, 2, 3]))),
+    "group normalisation": _layer(lambda rng: L.GroupNormalization(1, epsilon=0.1)),
+    "each row": _layer(lambda rng: L.TimeDistributed(L.Conv1D(3, 2, padding="same"))),
+    "Resizing": _layer(lambda rng: L.Resizing(5, 3, antialias=_flag(rng))),
+    "CenterCrop": _layer(lambda rng: L.CenterCrop(3, 3)),
+    "bilinear": _layer(lambda rng: L.UpSampling2D(2, interpolation="bilinear")),
+    "augmentation": _layer(lambda rng: L.RandomRotation(0.2)),
+    "activation of a layer": _layer(lambda rng: L.Dense(4, activation=kp.MaxMin())),
     "Conv2D": _convolution(L.Conv2D, filters=4),
     "grouped": lambda x, rng: _convolution(L.Conv2D, filters=4, groups=2)(L.Conv2D(4, 1)(x), rng),
     "DepthwiseConv2D": _convolution(L.DepthwiseConv2D, depth_multiplier=2),
@@ -156,11 +193,11 @@ def steepest(model, norm, seed=0, points=4, steps=5):
     rng = np.random.default_rng(seed)
     shape = tuple(model.inputs[0].shape[1:])
     x = rng.normal(size=(points, *shape)).astype("float32")
-    jacobians = _jacobians(model, x)
+    local = jacobians(model, x)
     order = np.inf if norm == "inf" else 2
-    found = max(np.linalg.norm(jacobian, order) for jacobian in jacobians)
+    found = max(np.linalg.norm(jacobian, order) for jacobian in local)
     # From the steepest direction of each point, go on with two inputs that are apart.
-    directions = np.stack([_steepest_direction(jacobian, norm) for jacobian in jacobians])
+    directions = np.stack([_steepest_direction(jacobian, norm) for jacobian in local])
     pairs = np.concatenate([x, x + 0.1 * directions.reshape(x.shape).astype("float32")])
     for _ in range(steps):
         climb = functools.partial(_climb, norm)
@@ -172,8 +209,8 @@ def steepest(model, norm, seed=0, points=4, steps=5):
     return float(found)
 
 
-def _jacobians(model, x):
-    """All rows at once: a copy of each point for each output."""
+def jacobians(model, x):
+    """The Jacobian at each point. All rows at once: a copy of the point for each output."""
     outputs = model.outputs[0].shape[-1]
     batch = np.repeat(x, outputs, axis=0)
     weights = np.tile(np.eye(outputs, dtype="float32"), (len(x), 1))

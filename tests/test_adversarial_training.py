@@ -453,6 +453,57 @@ def test_a_train_step_of_ones_own():
     np.testing.assert_array_equal(to_numpy(steps[0])[4:], first[4:])
 
 
+class OwnUpdates(keras.Model):
+    """A model whose step updates its weights without the model's optimizer."""
+
+    if BACKEND == "jax":
+
+        def train_step(self, state, data):
+            trainable, non_trainable, *others = state
+            _, non_trainable = self.stateless_call(trainable, non_trainable, data[0], training=True)
+            return {"loss": 0.0}, ([0.9 * each for each in trainable], non_trainable, *others)
+
+    else:
+
+        def train_step(self, data):
+            self(data[0], training=True)
+            for variable in self.trainable_variables:
+                variable.assign(0.9 * variable)
+            return {"loss": 0.0}
+
+
+def sizes_of_steps(weights, batches):
+    """The size of the attack on each batch, and the weights after them."""
+    inner = probed_model(8)
+    model = OwnUpdates(inner.inputs, inner.outputs)
+    model.compile("sgd", inner.loss, jit_compile=JIT_COMPILE)
+    if weights is not None:
+        model.set_weights(weights)
+    (probe,) = [layer for layer in model.layers if hasattr(layer, "seen")]
+    sizes, x = [], points(48)[0].reshape(6, 8, FEATURES)[batches]
+
+    class Record(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if BACKEND == "jax":
+                self.model.jax_state_sync()
+            sizes.append(abs(to_numpy(probe.seen) - x[batch]).max())
+
+    callbacks = [kp.AdversarialTraining(stddev=0.2), Record()]
+    labels = np.zeros(8 * len(x), "int32")
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    model.fit(x.reshape(-1, FEATURES), labels, callbacks=callbacks, **options)
+    return sizes, model.get_weights()
+
+
+def test_steps_without_the_optimizer_have_magnitudes_of_their_own_and_resume():
+    start = probed_model(8).get_weights()
+    sizes, _ = sizes_of_steps(start, slice(0, 6))
+    assert len(set(np.round(sizes, 6))) == 6
+    first, weights = sizes_of_steps(start, slice(0, 3))
+    second, _ = sizes_of_steps(weights, slice(3, 6))
+    assert first + second == sizes
+
+
 @pytest.mark.parametrize("kind", ["dict", "list"])
 def test_one_of_several_inputs(kind):
     image, other = keras.Input((FEATURES,), name="image"), keras.Input((2,), name="other")

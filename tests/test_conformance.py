@@ -8,7 +8,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import pytest
-from conftest import JIT_COMPILE, to_numpy
+from conftest import BACKEND, JIT_COMPILE, to_numpy
 
 import keras_parseval as kp
 
@@ -46,6 +46,45 @@ def in_convolution(argument, **options):
     return use
 
 
+def in_sequence(make):
+    """A layer for sequences of 3 vectors of 8 numbers."""
+
+    def use(instance, policy):
+        def layer(x):
+            x = keras.layers.Dense(24, dtype=policy)(x)
+            x = keras.layers.Reshape((3, 8), dtype=policy)(x)
+            return keras.layers.Flatten(dtype=policy)(make(instance, policy)(x))
+
+        return layer
+
+    return use
+
+
+def in_lstm(argument):
+    return in_sequence(
+        lambda instance, policy: keras.layers.LSTM(4, dtype=policy, **{argument: instance})
+    )
+
+
+def in_einsum(argument):
+    return in_sequence(
+        lambda instance, policy: keras.layers.EinsumDense(
+            "abc,bcd->abd", (3, 5), dtype=policy, **{argument: instance}
+        )
+    )
+
+
+def in_attention(argument):
+    def make(instance, policy):
+        if BACKEND == "jax":
+            # Its attention has no float16 on a CPU, with or without a constraint.
+            policy = policy.replace("mixed_float16", "mixed_bfloat16")
+        layer = keras.layers.GroupQueryAttention(3, 4, 2, dtype=policy, **{argument: instance})
+        return lambda x: layer(x, x)
+
+    return in_sequence(make)
+
+
 def after_dense(instance, policy):
     return lambda x: instance(keras.layers.Dense(8, dtype=policy)(x))
 
@@ -69,10 +108,22 @@ INSTANCES = {
         in_convolution(CONSTRAINT, groups=2),
         {"beta": 0.1, "rows": 3, "groups": 2},
     ),
+    "ParsevalTightFrame gates": Instance(
+        kp.ParsevalTightFrame, in_lstm("recurrent_constraint"), {"beta": 0.5, "groups": 4}
+    ),
+    "ParsevalTightFrame axes": Instance(
+        kp.ParsevalTightFrame, in_einsum(CONSTRAINT), {"beta": 0.5, "axes": "gio", "rows": 0.5}
+    ),
+    "ParsevalTightFrame heads": Instance(
+        kp.ParsevalTightFrame, in_attention(CONSTRAINT), {"heads": [[2, 3], [4, 3]]}
+    ),
     "Simplex": Instance(kp.Simplex, in_dense(CONSTRAINT), {"axis": 0}),
     "TightFrame": Instance(kp.TightFrame, in_dense(INITIALIZER), {"seed": 4}),
     "TightFrame grouped": Instance(
         kp.TightFrame, in_convolution(INITIALIZER, groups=4), {"scale": 0.5, "groups": 4}
+    ),
+    "TightFrame heads": Instance(
+        kp.TightFrame, in_attention(INITIALIZER), {"heads": [[2, 3], [4, 3]]}
     ),
     "TightFrameRegularizer": Instance(
         kp.TightFrameRegularizer, in_dense(REGULARIZER), {"beta": 0.1}

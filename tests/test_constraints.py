@@ -212,15 +212,37 @@ def test_broken_weights_stay_broken(bad, rows, rng):
         ({"groups": 0}, ValueError),
         ({"groups": 2.0}, TypeError),
         ({"groups": "all"}, ValueError),
-        ({"output_axis": 0}, ValueError),
-        ({"output_axis": 1.0}, TypeError),
-        ({"groups": "depthwise", "output_axis": -2}, ValueError),
+        ({"axes": -2}, TypeError),
+        ({"axes": "...ik"}, ValueError),
+        ({"axes": "iii"}, ValueError),
+        ({"axes": "ggo"}, ValueError),
+        ({"axes": "..io"}, ValueError),
+        ({"axes": "...i...o"}, ValueError),
+        ({"heads": 8}, TypeError),
+        ({"heads": (8,)}, ValueError),
+        ({"heads": ()}, ValueError),
+        ({"heads": (8, 0)}, ValueError),
+        ({"heads": [(8, 64), (8, 64.0)]}, TypeError),
     ],
     ids=str,
 )
 def test_bad_arguments_are_refused_at_once(arguments, error):
     name = list(arguments)[-1]
     with pytest.raises(error, match=f"`{name}` must be .*Received: {name}="):
+        kp.ParsevalTightFrame(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"groups": "depthwise", "axes": "...oi"},
+        {"heads": (4, 3), "axes": "ioo"},
+        {"heads": (4, 3), "groups": 2},
+    ],
+    ids=str,
+)
+def test_arguments_that_contradict_each_other_are_refused(arguments):
+    with pytest.raises(ValueError, match="Received: "):
         kp.ParsevalTightFrame(**arguments)
 
 
@@ -234,6 +256,11 @@ def test_bad_arguments_are_refused_at_once(arguments, error):
         ({"groups": "depthwise"}, np.ones((3, 4), "float32"), ValueError, "rank 3 or more"),
         ({"groups": 3}, np.ones((3, 3, 2, 8), "float32"), ValueError, "must divide"),
         ({"groups": 8}, np.ones((3, 3, 8, 1), "float32"), ValueError, 'groups="depthwise"'),
+        ({"axes": "ioo"}, np.ones((4, 4), "float32"), ValueError, "letter for each of the 2 axes"),
+        ({"axes": "...ioo"}, np.ones((4, 4), "float32"), ValueError, "rank 3 or more"),
+        ({"heads": (4, 3)}, np.ones((9, 3, 4), "float32"), ValueError, "must have the shape"),
+        ({"heads": (4, 4)}, np.ones((4, 4, 4), "float32"), ValueError, "and not both"),
+        ({"heads": (4, 3)}, np.ones((4, 3), "float32"), ValueError, "must have the shape"),
         ({"rows": 9}, np.ones((20, 8), "float32"), ValueError, "must not exceed .* 8"),
         ({"rows": 9}, np.ones((8, 20), "float32"), ValueError, "must not exceed .* 8"),
     ],
@@ -272,3 +299,21 @@ def test_simplex_refuses_an_axis_that_is_not_there():
         kp.Simplex(axis=0.5)
     with pytest.raises(ValueError, match="`axis` must be an axis of the points"):
         kp.Simplex(axis=2)(np.ones((3, 4), "float32"))
+
+
+@pytest.mark.parametrize(
+    "argument, instance, message",
+    [
+        ("kernel_regularizer", kp.ParsevalTightFrame(), "must be passed as a constraint"),
+        ("kernel_regularizer", kp.Simplex(), "must be passed as a constraint"),
+        ("kernel_constraint", kp.TightFrameRegularizer(0.1), "must be passed as a regularizer"),
+        ("kernel_constraint", kp.TightFrame(), "must be called with a shape"),
+    ],
+)
+def test_objects_in_the_wrong_place_are_refused(argument, instance, message):
+    layer = keras.layers.Dense(4, **{argument: instance})
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.compile("sgd", "mse")
+    x = np.ones((8, 4), "float32")
+    with pytest.raises(TypeError, match=message):
+        model.fit(x, x, verbose=0)

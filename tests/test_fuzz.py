@@ -75,7 +75,8 @@ HOSTILE = st.one_of(
 # What is right for it, at least in some combination.
 FITTING = {
     **{"beta": [0.1, 0.5, 3e-4], "rows": [0.3, 1.0, 2], "scale": ["auto", 0.5, 2], "steps": [1, 2]},
-    **{"groups": [1, 2, "depthwise"], "output_axis": [-1, -2], "axis": [-1, 0], "every": [1, 3]},
+    **{"groups": [1, 2, "depthwise"], "axis": [-1, 0], "every": [1, 3]},
+    **{"axes": ["...io", "...oi", "iio", "gio"], "heads": [None, (2, 3), [(2, 3), (4, 1)]]},
     **{"epsilon": [0.1, 0, [0.1, 0.2, 0.3]], "norm": [2, "inf", np.inf], "seed": [0, 1, None]},
     **{"labels": ["true", "predicted", "least_likely"], "bounds": [(0, 1), (-9, 9), None]},
     **{"step_size": [0.1, None], "perturb": [None], "mask": [None], "loss": [None]},
@@ -167,9 +168,12 @@ KERNEL_FUNCTIONS = {
             kernel
         )
     ),
-    "transposed": lambda kernel, beta=0.1, scale="auto", output_axis=-2: kp.ParsevalTightFrame(
-        beta, scale=scale, output_axis=output_axis
+    "axes": lambda kernel, beta=0.1, scale="auto", axes="...oi": kp.ParsevalTightFrame(
+        beta, scale=scale, axes=axes
     )(kernel),
+    "heads": lambda kernel, beta=0.1, heads=(2, 3): kp.ParsevalTightFrame(beta, heads=heads)(
+        kernel
+    ),
     "simplex": lambda kernel, axis=-1: kp.Simplex(axis=axis)(kernel),
     "step": kp.constraints.tight_frame_step,
     "sampled step": kp.constraints.sampled_tight_frame_step,
@@ -491,7 +495,7 @@ def edited(content, key, value):
     return target.getvalue()
 
 
-ARGUMENTS_SAVED = ["beta", "rows", "unbiased", "steps", "scale", "groups", "output_axis", "axis"]
+ARGUMENTS_SAVED = ["beta", "rows", "unbiased", "steps", "scale", "groups", "axes", "heads", "axis"]
 
 
 @hypothesis.given(

@@ -21,14 +21,14 @@ def test_convex_add_starts_as_the_average(count, rng):
 
 def test_convex_add_uses_its_coefficients(rng):
     first, second = arrays(rng, 2)
-    layer = kp.ConvexAdd(keras.initializers.Constant([0.75, 0.25]))
+    layer = kp.ConvexAdd(coefficients_initializer=keras.initializers.Constant([0.75, 0.25]))
     expected = 0.75 * first + 0.25 * second
     np.testing.assert_allclose(to_numpy(layer((first, second))), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("initializer", ["zeros", "random_normal", "lecun_uniform"])
 def test_convex_add_starts_on_the_simplex_whatever_the_initializer(initializer, rng):
-    layer = kp.ConvexAdd(initializer)
+    layer = kp.ConvexAdd(coefficients_initializer=initializer)
     layer(arrays(rng, 4))
     coefficients = to_numpy(layer.coefficients)
     assert (coefficients >= 0).all()
@@ -36,11 +36,12 @@ def test_convex_add_starts_on_the_simplex_whatever_the_initializer(initializer, 
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_convex_add_learns_and_stays_on_the_simplex(optimizer, rng):
+@pytest.mark.parametrize("floor", [0.0, 0.15])
+def test_convex_add_learns_and_stays_on_the_simplex(optimizer, floor, rng):
     inputs = arrays(rng, 3, (64, 5))
     target = 0.9 * inputs[0] + 0.1 * inputs[2]
     symbols = [keras.Input((5,)) for _ in inputs]
-    layer = kp.ConvexAdd()
+    layer = kp.ConvexAdd(floor=floor)
     model = keras.Model(symbols, layer(symbols))
     optimizer = keras.optimizers.get(optimizer)
     optimizer.learning_rate = 0.1
@@ -51,14 +52,16 @@ def test_convex_add_learns_and_stays_on_the_simplex(optimizer, rng):
     )
     model.fit(inputs, target, epochs=60, batch_size=32, verbose=0, callbacks=[record])
     seen = np.array(seen)
-    assert (seen >= 0).all()
+    assert (seen >= floor / 3 - 1e-7).all()
     np.testing.assert_allclose(seen.sum(axis=1), 1, rtol=1e-6)
-    np.testing.assert_allclose(seen[-1], [0.9, 0.0, 0.1], atol=0.02)
+    # The nearest coefficients that are allowed.
+    expected = [0.9, 0.0, 0.1] if floor == 0 else [0.875, 0.05, 0.075]
+    np.testing.assert_allclose(seen[-1], expected, atol=0.02)
 
 
 def test_convex_add_never_exceeds_the_largest_input(rng):
     inputs = arrays(rng, 3)
-    layer = kp.ConvexAdd("random_uniform")
+    layer = kp.ConvexAdd(coefficients_initializer="random_uniform")
     norm = np.linalg.norm(to_numpy(layer(inputs)), axis=-1)
     assert (norm <= np.max([np.linalg.norm(x, axis=-1) for x in inputs], axis=0) + 1e-6).all()
 

@@ -223,11 +223,6 @@ class Square(L.Layer):
         return x * x
 
 
-class Louder(L.Dense):
-    def call(self, x):
-        return 100 * super().call(x)
-
-
 class Subclassed(keras.Model):
     def call(self, x):
         return x
@@ -244,13 +239,9 @@ def ready(layer):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (ready(Square(name="square")), "layer 'square' of class Square.*lipschitz_rule"),
-        (ready(Louder(3)), "class Louder"),
-        (ready(L.LayerNormalization()), "class LayerNormalization"),
-        (ready(L.Lambda(lambda x: x)), "class Lambda"),
+        (ready(Square(name="square")), "product of two tensors.*as 'square/multiply"),
         (ready(L.Activation(lambda x: x * x)), "activation .* is not known"),
         (ready(L.ReLU(threshold=1.0)), "threshold=1"),
-        (ready(L.UpSampling2D(2, interpolation="bilinear")), "nearest"),
         (lambda: keras.Sequential([L.Dense(3)]), "must be built"),
         (Subclassed, "must be functional or Sequential"),
         (lambda: "model", "must be functional or Sequential"),
@@ -266,8 +257,6 @@ def test_what_depends_on_the_call_is_refused():
     stochastic = keras.Model(inputs, L.Dropout(0.5)(inputs, training=True))
     with pytest.raises(ValueError, match="training=True"):
         kp.lipschitz_bound(stochastic)
-    with pytest.raises(ValueError, match=r"`keras.layers.Add\(\)\(\[x, y\]\)`"):
-        kp.lipschitz_bound(keras.Model(inputs, inputs + L.ReLU()(inputs)))
     sequence = keras.Input((5, 4))
     summed = keras.Model(sequence, L.EinsumDense("abc,cd->ad", output_shape=3)(sequence))
     with pytest.raises(ValueError, match="every axis of the input"):

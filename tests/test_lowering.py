@@ -47,7 +47,7 @@ def operations(text):
         kp.ParsevalTightFrame(0.1, rows=0.3, unbiased=True, steps=2),
         kp.ParsevalTightFrame(0.1, rows=0.5, groups=4),
         kp.ParsevalTightFrame(0.1, groups="depthwise"),
-        kp.ParsevalTightFrame(0.1, output_axis=-2),
+        kp.ParsevalTightFrame(0.1, axes="...oi"),
         kp.TightFrameRegularizer(0.1),
     ],
     ids=lambda function: str(function.get_config()),

@@ -298,3 +298,28 @@ def test_simplex_projects_each_point_of_a_batch_by_itself(axis, rng):
     projected = to_numpy(project(ops.convert_to_tensor(batch)))
     expected = np.apply_along_axis(simplex_by_bisection, axis, batch)
     np.testing.assert_allclose(projected, expected, atol=1e-6)
+
+
+@relaxed
+@hypothesis.given(
+    hnp.arrays("float32", st.integers(1, 30), elements=ordinary), st.floats(0.0, 0.95)
+)
+def test_a_floor_leaves_the_nearest_point_above_it(point, floor):
+    least = floor / len(point)
+    low, high = point.min() - 2.0, point.max() + 1.0
+    for _ in range(200):
+        tau = (low + high) / 2
+        low, high = (tau, high) if np.maximum(point - tau, least).sum() > 1 else (low, tau)
+    projected = to_numpy(kp.constraints.project_simplex(point, floor=floor))
+    np.testing.assert_allclose(projected, np.maximum(point - high, least), atol=5e-6)
+
+
+@pytest.mark.parametrize("floor", [-0.1, 1.0, float("nan")])
+def test_impossible_floors_are_refused(floor):
+    for function in (
+        lambda: kp.constraints.project_simplex(np.ones(3, "float32"), floor=floor),
+        lambda: kp.Simplex(floor=floor),
+        lambda: kp.ConvexAdd(floor=floor),
+    ):
+        with pytest.raises(ValueError, match="`floor` must be a number in \\[0, 1\\)"):
+            function()

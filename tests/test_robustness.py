@@ -328,3 +328,17 @@ def test_logits_that_are_said_to_be_probabilities_are_refused(loss):
             pytest.raises(ValueError, match=r"must return probabilities.*compile it with"),
         ):
             function()
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ([(x, y) for x, y in zip(*points(4))], "batch its examples"),
+        ([(x, np.eye(CLASSES)[y]) for x, y in zip(*points(4))], "as `dataset.batch"),
+        ([(points(4)[0], points(4)[1] + 0.5)], "the targets of a regression have none"),
+    ],
+    ids=["unbatched", "unbatched, one-hot", "regression"],
+)
+def test_data_sets_that_are_something_else(data, message):
+    with pytest.raises(ValueError, match=message):
+        kp.robust_accuracy(linear_model(), data)

@@ -32,7 +32,9 @@ def definition(matrices, target):
 
 def of_kernel(case, values):
     """The values of the kernel that a case is about, in a layer that may have two."""
-    if isinstance(values, dict):
+    if isinstance(values, dict) and len(values) == 1:
+        (values,) = values.values()
+    elif isinstance(values, dict):
         (values,) = (each for key, each in values.items() if key.endswith(f"{case.prefix}_kernel"))
     return values
 
@@ -51,7 +53,7 @@ def test_a_layer_has_the_spectrum_of_its_matrices(case, constrained, rng):
     np.testing.assert_allclose(values, by_hand, atol=1e-12)
     relative = of_kernel(case, singular_values(layer, relative=True))
     np.testing.assert_allclose(relative, by_hand / case.target, atol=1e-12)
-    measured = of_kernel(case, tightness(layer))
+    measured = of_kernel(case, tightness(layer, per_layer=True))
     np.testing.assert_allclose(measured, definition(matrices, case.target), rtol=1e-9)
     np.testing.assert_allclose(measured, np.sqrt(np.mean((relative**2 - 1) ** 2)), rtol=1e-6)
 
@@ -64,7 +66,7 @@ def test_tight_frames_are_tight(name):
         constraint=kp.ParsevalTightFrame(**case.arguments),
     )
     np.testing.assert_allclose(of_kernel(case, singular_values(layer, relative=True)), 1, atol=1e-5)
-    assert of_kernel(case, tightness(layer)) < 1e-5
+    assert tightness(layer) < 1e-5
 
 
 def test_the_scale_of_the_constraint_is_the_target():
@@ -96,7 +98,7 @@ def test_a_model_has_every_kernel_once_by_name():
     assert sorted(values) == sorted(["block/inner/conv", *separable, "wrapper/each", "classifier"])
     np.testing.assert_array_equal(values["classifier"], singular_values(model.layers[-1]))
     assert list(singular_values(model.get_layer("separable"))) == separable
-    assert tightness(model).keys() == values.keys()
+    assert tightness(model, per_layer=True).keys() == values.keys() - {"classifier"}
     one_layer = keras.Sequential([keras.Input((3,)), layers.Dense(2, name="dense")])
     assert list(singular_values(one_layer)) == ["dense"]
 
@@ -204,10 +206,11 @@ def fit(model, epochs=1, **options):
 @pytest.mark.parametrize("constrained", [True, False])
 def test_the_logs_are_those_of_the_model_after_fit(constrained):
     model = trained_model(constrained)
-    history = fit(model, epochs=2, callbacks=[SpectrumLogger(prefix="w_")]).history
-    values, distances = singular_values(model, relative=True), tightness(model)
-    if constrained:
-        del values["classifier"], distances["classifier"]
+    logger = SpectrumLogger(prefix="w_", per_layer=True)
+    history = fit(model, epochs=2, callbacks=[logger]).history
+    values, distances = singular_values(model, relative=True), tightness(model, per_layer=True)
+    del values["classifier"]
+    assert values.keys() == distances.keys() and tightness(model) == max(distances.values())
     last = {key: each[-1] for key, each in history.items() if key != "loss"}
     expected = {
         "w_spectrum_min": min(each.min() for each in values.values()),
@@ -222,13 +225,59 @@ def test_the_logs_are_those_of_the_model_after_fit(constrained):
     assert history["w_tightness"][0] != history["w_tightness"][1]
 
 
+def test_the_logs_are_three_numbers_by_default():
+    history = fit(trained_model(), callbacks=[SpectrumLogger()]).history
+    assert sorted(history) == ["loss", "spectrum_max", "spectrum_min", "tightness"]
+
+
+def measured(*args, **options):
+    return sorted(tightness(*args, per_layer=True, **options))
+
+
+def test_the_classifier_is_measured_where_it_is_asked_for():
+    for constrained in (True, False):
+        model = trained_model(constrained)
+        assert measured(model) == ["a", "b"]
+        classifier = model.get_layer("classifier")
+        for chosen in ("classifier", classifier, ["classifier"]):
+            assert measured(model, layers=chosen) == ["classifier"]
+        assert measured(classifier) == ["classifier"]
+        assert tightness(model, layers="classifier") == tightness(classifier)
+    softmax = keras.Sequential([trained_model(False), layers.Softmax()], name="outer")
+    assert all(name.endswith(("/a", "/b")) for name in measured(softmax))
+    alone = keras.Sequential([keras.Input((3,)), layers.Dense(2, name="alone")])
+    assert measured(alone) == ["alone"]
+
+
+def test_a_classifier_that_is_constrained_is_measured():
+    options = {"name": "last", "kernel_constraint": kp.ParsevalTightFrame()}
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(4), layers.Dense(2, **options)])
+    assert measured(model) == ["last"]
+
+
+def test_any_weight_that_is_constrained_is_measured():
+    class Own(layers.Layer):
+        def build(self, shape):
+            frame = {"constraint": kp.ParsevalTightFrame(groups=2), "initializer": kp.TightFrame()}
+            self.basis = self.add_weight(shape=(shape[-1], 4), name="basis", **frame)
+
+        def call(self, x):
+            return x @ self.basis
+
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(6), Own(name="own"), layers.Dense(2)])
+    assert measured(model) == ["own/basis"]
+    basis = to_numpy(model.get_layer("own").basis)
+    expected = np.concatenate([svd(basis[:, :2]), svd(basis[:, 2:])])
+    np.testing.assert_allclose(singular_values(model)["own/basis"], expected, atol=1e-6)
+
+
 def test_layers_are_chosen_by_name_or_as_objects():
     model = trained_model()
     for chosen in ("b", ["b"], model.get_layer("b"), [model.get_layer("b")]):
-        history = fit(model, callbacks=[SpectrumLogger(chosen)]).history
+        history = fit(model, callbacks=[SpectrumLogger(chosen, per_layer=True)]).history
         assert [key for key in history if key.startswith("tightness_")] == ["tightness_b"]
         assert history["tightness"] == history["tightness_b"]
-    both = fit(model, callbacks=[SpectrumLogger(["classifier", "a"])]).history
+    both = fit(model, callbacks=[SpectrumLogger(["classifier", "a"], per_layer=True)]).history
     assert both["tightness"] == [max(both["tightness_classifier"][0], both["tightness_a"][0])]
 
 
@@ -244,7 +293,7 @@ def test_unknown_layers_are_refused_before_the_training(chosen):
 
 def test_skipped_epochs_are_nan_and_reach_the_other_callbacks(tmp_path):
     callbacks = [
-        SpectrumLogger(every=3),
+        SpectrumLogger(every=3, per_layer=True),
         keras.callbacks.CSVLogger(tmp_path / "log.csv"),
         keras.callbacks.ModelCheckpoint(
             tmp_path / "best.keras", monitor="tightness", mode="min", save_best_only=True
@@ -259,8 +308,7 @@ def test_skipped_epochs_are_nan_and_reach_the_other_callbacks(tmp_path):
         logged = [float(row["tightness"]) for row in csv.DictReader(file)]
     np.testing.assert_array_equal(logged, history["tightness"])
     best = keras.models.load_model(tmp_path / "best.keras")
-    distances = tightness(best)
-    assert max(distances["a"], distances["b"]) == pytest.approx(np.nanmin(history["tightness"]))
+    assert tightness(best) == pytest.approx(np.nanmin(history["tightness"]))
 
 
 def test_a_training_that_diverges_goes_on():
@@ -276,6 +324,7 @@ def test_a_training_that_diverges_goes_on():
         ({"every": 0}, ValueError, "`every` must be"),
         ({"every": 1.5}, TypeError, "`every` must be"),
         ({"prefix": None}, TypeError, "`prefix` must be"),
+        ({"per_layer": 1}, TypeError, "`per_layer` must be"),
     ],
     ids=str,
 )

@@ -170,7 +170,7 @@ def measure(run, dataset, model, verbose):
     }
     results = {name: dataclasses.asdict(result) for name, result in results.items()}
     results["singular_values"] = singular_values(model)
-    results["tightness"] = hidden(kp.tightness(model))
+    results["tightness"] = kp.tightness(model, per_layer=True)
     results["lipschitz_bound"] = float(kp.lipschitz_bound(model).bound)
     results["classifier_norm"] = float(kp.singular_values(model.get_layer("logits")).max())
     # It takes minutes, and differs little from seed to seed.

@@ -33,10 +33,11 @@ def _values(variable):
     return values
 
 
-def _with_activation(layer, bound, rule, estimate=None):
-    slope = activation_constant(layer)
-    if layer.activation is not keras.activations.linear:
-        rule = f"{rule}, {layer.activation.__name__}"
+def _with_activation(layer, call, bound, rule, estimate=None):
+    activation = activation_constant(layer, call)
+    if activation.rule != "linear":
+        rule = f"{rule}, {activation.rule}"
+    slope = activation.bound
     return Constant(bound * slope, rule, None if estimate is None else estimate * slope)
 
 
@@ -44,14 +45,14 @@ def _with_activation(layer, bound, rule, estimate=None):
 def _dense(layer, call):
     kernel = _values(layer.kernel)
     bound = np.abs(kernel).sum(axis=0).max() if call.norm == "inf" else spectral_norm(kernel)
-    return _with_activation(layer, bound, "norm of the matrix")
+    return _with_activation(layer, call, bound, "norm of the matrix")
 
 
 @lipschitz_rule(keras.layers.EinsumDense)
 def _einsum_dense(layer, call):
     matrices = _einsum_matrices(layer)
     bound = np.abs(matrices).sum(axis=-2).max() if call.norm == "inf" else spectral_norm(matrices)
-    return _with_activation(layer, bound, "norm of the matrix")
+    return _with_activation(layer, call, bound, "norm of the matrix")
 
 
 def _einsum_matrices(layer):
@@ -81,18 +82,22 @@ def _convolution(layer, call):
     else:
         bound, rule = _closed_norm(layer), "sqrt(overlaps) x norm of the kernel"
     if call.method == "paper":
-        return _with_activation(layer, bound, rule)
+        return _with_activation(layer, call, bound, rule)
     if None in call.input_shapes[0] or None in call.output_shape:
-        return _with_activation(layer, bound, f"{rule} (unknown input size)")
+        return _with_activation(layer, call, bound, f"{rule} (unknown input size)")
     operator = _LinearPart(layer, call)
     if call.norm == "inf":
-        return _with_activation(layer, operator.inf_norm(), "largest 1-norm of a row, in place")
+        return _with_activation(
+            layer, call, operator.inf_norm(), "largest 1-norm of a row, in place"
+        )
     if operator.entries <= _SMALL:
-        return _with_activation(layer, min(bound, operator.exact_norm()), "norm of the operator")
+        return _with_activation(
+            layer, call, min(bound, operator.exact_norm()), "norm of the operator"
+        )
     torus = _torus_bound(layer, call)
     if torus < bound:
         bound, rule = torus, "norm on a torus"
-    return _with_activation(layer, bound, rule, min(bound, operator.estimated_norm()))
+    return _with_activation(layer, call, bound, rule, min(bound, operator.estimated_norm()))
 
 
 def _closed_norm(layer):

@@ -9,12 +9,10 @@ import rich.console
 import rich.table
 from keras import ops
 
-# Imported for the rules that they register.
-import keras_parseval.analysis._kernel_rules
-import keras_parseval.analysis._layer_rules  # noqa: F401
-from keras_parseval._keras_internals import Call, calls_in_order, check_graph, is_graph
+from keras_parseval._keras_internals import Call, Graph, check_graph, graph_of
 from keras_parseval._validation import check_choice, check_norm
-from keras_parseval.analysis._rules import Constant, LayerCall, apply_rule, has_rule
+from keras_parseval.analysis._all_rules import check_model, inside
+from keras_parseval.analysis._rules import Constant, LayerCall, apply_rule
 
 Method = Literal["paper", "operator"]
 
@@ -128,8 +126,9 @@ def lipschitz_bound(model: Any, *, norm: Any = 2, method: Method = "paper") -> L
     them together. Its cost does not depend on any data.
 
     Args:
-        model: A functional or Sequential model, built; models nested in it are entered. Each
-            layer needs a rule, see `kp.analysis.lipschitz_rule`.
+        model: A functional or Sequential model, built and not quantized; models nested in it are
+            entered, and so are layers without a rule whose `call` consists of other layers and of
+            operations. Each of these needs a rule, see `kp.analysis.lipschitz_rule`.
         norm: `"inf"` or 2. Defaults to 2.
         method: How convolutions are bounded in the 2-norm. `"paper"`: the norm of
             the kernel as a matrix, times the root of the number of windows that cover an input.
@@ -180,8 +179,9 @@ def bound_of(model: Any, norm: Any, method: Method, linear_layer: Any = None) ->
     norm = check_norm(norm)
     check_choice("method", method, ("paper", "operator"))
     check_graph(model)
+    check_model(model)
     walk = _Walk(norm, method, linear_layer)
-    outputs = walk.through(model, [(1.0, 1.0)] * len(model.inputs))
+    outputs = walk.through(graph_of(model), [(1.0, 1.0)] * len(model.inputs))
     bound, estimate = walk.combine(outputs, "stack")
     estimated = any(entry.estimate is not None for entry in walk.entries)
     return LipschitzBound(norm, method, bound, estimate if estimated else None, tuple(walk.entries))
@@ -194,24 +194,24 @@ class _Walk:
         self.norm, self.method, self.linear_layer = norm, method, linear_layer
         self.entries: list[LipschitzEntry] = []
 
-    def through(self, model: Any, inputs: list[Any], path: str = "") -> list[Any]:
-        """The constants of a model's outputs, from those of its inputs."""
-        known = {id(tensor): each for tensor, each in zip(model.inputs, inputs)}
-        for call in calls_in_order(model):
+    def through(self, graph: Graph, inputs: list[Any], path: str = "") -> list[Any]:
+        """The constants of a graph's outputs, from those of its inputs."""
+        known = {id(tensor): each for tensor, each in zip(graph.inputs, inputs)}
+        for call in graph.calls:
             arrived = [known[id(tensor)] for tensor in call.inputs]
-            operation, name = call.operation, path + call.operation.name
-            if is_graph(operation) and not has_rule(operation):
-                left = self.through(operation, arrived, f"{name}/")
+            name, nested = path + call.operation.name, inside(call)
+            if nested is not None:
+                left = self.through(nested, arrived, f"{name}/")
             else:
-                left = [self.over(call, name, arrived)]
+                # Each of several outputs has the bound that the rule gives for all of them.
+                left = [self.over(call, name, arrived)] * len(call.outputs)
             known |= {id(tensor): each for tensor, each in zip(call.outputs, left)}
-        return [known[id(tensor)] for tensor in model.outputs]
+        return [known[id(tensor)] for tensor in graph.outputs]
 
     def over(self, call: Call, name: str, arrived: list[Any]) -> tuple[float, float]:
         """The constants after one call of a layer."""
-        _check_inference(call, name)
         _check_weights(call.operation, name)
-        constant, combine = self.constant(call)
+        constant, combine = self.constant(call, name)
         estimates = constant.bound if constant.estimate is None else (constant.estimate,)
         accumulated = self.combine(
             [
@@ -234,7 +234,7 @@ class _Walk:
         self.entries.append(entry)
         return accumulated
 
-    def constant(self, call: Call) -> tuple[Constant, str]:
+    def constant(self, call: Call, name: str) -> tuple[Constant, str]:
         if call.operation is self.linear_layer:
             return Constant((1.0,), "left out: logits"), "sum"
         layer_call = LayerCall(
@@ -242,8 +242,14 @@ class _Walk:
             self.method,
             tuple(tuple(tensor.shape[1:]) for tensor in call.inputs),
             tuple(call.outputs[0].shape[1:]),
+            call.named_arguments(),
         )
-        return apply_rule(call.operation, layer_call)
+        try:
+            return apply_rule(call.operation, layer_call)
+        except ValueError as error:
+            if name == call.operation.name:
+                raise
+            raise ValueError(f"{error} (as '{name}')") from error
 
     def combine(self, pairs: list[Any], how: str) -> tuple[float, float]:
         """One constant for several inputs: their sum, or that of the elements they stack to."""
@@ -263,11 +269,3 @@ def _check_weights(layer, name):
                 "Weights must be finite to have a bound; look for where the training diverged. "
                 f"Received: layer '{name}', with NaN or infinity in '{variable.name}'"
             )
-
-
-def _check_inference(call: Call, name: str) -> None:
-    if call.arguments.get("training"):
-        raise ValueError(
-            "A layer that is called with `training=True` has no Lipschitz constant: its output is "
-            f"random, or depends on other examples. Leave the argument out. Received: '{name}'"
-        )

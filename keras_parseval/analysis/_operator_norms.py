@@ -127,3 +127,68 @@ def estimate_norm(square, shape, tolerance=1e-4, iterations=100):
             break
         vector, last = image / neighbours[-1], vector
     return math.sqrt(max(values[-1], 0.0))
+
+
+def separable_norm(apply, sizes, norm):
+    """The norm of a linear map of images that is one matrix for each axis, such as a resize.
+
+    Each matrix is read from images that vary along its axis alone.
+
+    Args:
+        apply: Function from images of shape `(count, *sizes)` to others. It may add a constant.
+        sizes: Size of the images along each axis.
+        norm: `"inf"` or 2.
+
+    Returns:
+        The norm, or `None` if the map is of another kind.
+    """
+    offset = apply(np.zeros((1, *sizes)))
+
+    def linear(images, cut=()):
+        # In parts, because there is an image for each row.
+        parts = np.array_split(images, math.ceil(images.size / 2**22))
+        return np.concatenate([(apply(part) - offset)[(slice(None), *cut)] for part in parts])
+
+    ones = linear(np.ones((1, *sizes)))[0]
+    place = np.unravel_index(np.abs(ones).argmax(), ones.shape)
+    if not ones[place]:
+        return None
+    matrices = []
+    for axis, size in enumerate(sizes):
+        shape = [size, *np.where(np.arange(len(sizes)) == axis, size, 1)]
+        varying = np.broadcast_to(np.eye(size).reshape(shape), (size, *sizes))
+        line = (*place[:axis], slice(None), *place[axis + 1 :])
+        matrices.append(linear(varying, line).T.astype("float64"))
+    # Each matrix came with the sums of the others' rows at this place.
+    excess = abs(ones[place]) ** (len(sizes) - 1)
+    image = np.random.default_rng(0).normal(size=sizes)
+    expected = image
+    for axis, matrix in enumerate(matrices):
+        expected = np.moveaxis(np.tensordot(matrix, expected, (1, axis)), 0, axis)
+    sign = np.sign(ones[place]) ** (len(sizes) - 1)
+    if not np.allclose(linear(image[None])[0], expected * sign / excess, atol=1e-4):
+        return None
+    order = np.inf if norm == "inf" else 2
+    return math.prod(np.linalg.norm(matrix, order) for matrix in matrices) / excess
+
+
+def matrix_of(apply, shape):
+    """The matrix of a linear map, or `None` if it is not linear, or mixes examples.
+
+    Args:
+        apply: Function from a batch of inputs to a batch of outputs. It may add a constant.
+        shape: Shape of an input.
+    """
+    size = math.prod(shape)
+    offset = apply(np.zeros((1, *shape)))
+    matrix = apply(np.eye(size).reshape(size, *shape)) - offset
+    if len(matrix) != size:
+        return None
+    matrix = matrix.reshape(size, -1).T.astype("float64")
+    inputs = np.random.default_rng(0).normal(size=(2, *shape))
+    outputs = apply(inputs) - offset
+    expected = inputs.reshape(2, -1) @ matrix.T
+    alike = outputs.size == expected.size and np.allclose(
+        outputs.reshape(2, -1), expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max()
+    )
+    return matrix if alike else None

@@ -2,21 +2,25 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
+import keras
 import numpy as np
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerCall:
-    """One call of a layer in a model's graph, as a rule sees it.
+    """One call of a layer or operation in a model's graph, as a rule sees it.
 
     Args:
         norm: `"inf"` or 2.
         method: `"paper"` or `"operator"`.
         input_shapes: Shape of each input, without the batch axis; `None` where unknown.
-        output_shape: Shape of the output, likewise.
+        output_shape: Shape of the output, likewise; of the first, if there are several.
+        arguments: What was passed to `call`, by name. A tensor of the graph is a
+            `keras.KerasTensor`, which has a shape and no value; anything else is a constant.
+            Defaults to none.
 
     Example:
 
@@ -30,6 +34,7 @@ class LayerCall:
     method: str
     input_shapes: tuple[tuple[int | None, ...], ...]
     output_shape: tuple[int | None, ...]
+    arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,24 +70,30 @@ class Constant:
 class _Rule:
     function: Callable[..., Any]
     combine: str
+    refusal: str | None = None
 
 
+# By class, or by name for the operations of `keras.ops`, whose classes have no public name.
 _rules: dict[Any, _Rule] = {}
 RuleFunction = TypeVar("RuleFunction", bound=Callable[..., Any])
+Combine = Literal["sum", "stack"]
 
 
 def lipschitz_rule(
-    *layer_classes: type, combine: Literal["sum", "stack"] = "sum"
+    *layer_classes: type, combine: Combine = "sum"
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Registers how a layer changes the distance between two inputs.
 
-    The function that is decorated takes the layer and a description of the call, with
-    the attributes `norm` (`"inf"` or 2), `method`, `input_shapes` and `output_shape` (without the
-    batch axis). It returns an upper bound of the layer's Lipschitz constant in that norm, at
-    inference; for a layer of several inputs a list, one for each, with the others held fixed.
+    The function that is decorated takes the layer and a description of the call, a
+    `kp.analysis.LayerCall`. It returns an upper bound of the layer's Lipschitz constant in
+    that norm, at inference; for a layer of several inputs a list, one for each, with the others
+    held fixed. For a layer of several outputs, the bound holds for each of them.
+
+    Operations of `keras.ops` have rules too. Their classes have no public name: take the
+    class from a model that has the operation, as in `type(model.operations[2])`.
 
     Args:
-        *layer_classes: The classes of layers that the rule is for. It holds for
+        *layer_classes: The classes of layers and operations that the rule is for. It holds for
             subclasses too, unless they have a `call` of their own.
         combine: For several inputs, whether their changes meet in the same
             elements of the output (`"sum"`, which is always safe), or each element takes the change
@@ -107,6 +118,21 @@ def lipschitz_rule(
     model = keras.Sequential([keras.Input((8,)), Double(), Double()])
     kp.lipschitz_bound(model).bound  # 4.0
     ```
+
+    For an operation:
+
+    ```python
+    inputs = keras.Input((16,))
+    model = keras.Model(inputs, keras.ops.std(inputs, axis=-1, keepdims=True))
+
+
+    @kp.analysis.lipschitz_rule(type(model.operations[-1]))
+    def deviation_rule(operation, call):
+        return 1.0 if call.norm == "inf" else call.input_shapes[0][-1] ** -0.5
+
+
+    kp.lipschitz_bound(model).bound  # 0.25
+    ```
     """
     if not layer_classes or not all(inspect.isclass(each) for each in layer_classes):
         raise TypeError(
@@ -115,18 +141,55 @@ def lipschitz_rule(
         )
     if combine not in ("sum", "stack"):
         raise ValueError(f'`combine` must be "sum" or "stack". Received: combine={combine!r}')
+    return _register(layer_classes, combine)
 
+
+def operation_rule(*names: str, combine: Combine = "sum") -> Callable[[RuleFunction], RuleFunction]:
+    """`lipschitz_rule` for operations of `keras.ops`, by the names of their classes."""
+    return _register(names, combine)
+
+
+def _register(keys: tuple[Any, ...], combine: str) -> Callable[[RuleFunction], RuleFunction]:
     def register(function: RuleFunction) -> RuleFunction:
-        for layer_class in layer_classes:
-            _rules[layer_class] = _Rule(function, combine)
+        _rules.update({key: _Rule(function, combine) for key in keys})
         return function
 
     return register
 
 
-def has_rule(layer: Any) -> bool:
-    """Whether a rule is registered for the layer."""
-    return _find(layer) is not None
+def refuse(reason: str, *keys: Any) -> None:
+    """Register why layers (by class) or operations (by name) have no Lipschitz constant."""
+
+    def refusal(operation: Any, call: LayerCall) -> Any:
+        raise ValueError(f"No Lipschitz constant is known for {describe(operation)}: {reason}")
+
+    _rules.update({key: _Rule(refusal, "sum", reason) for key in keys})
+
+
+def has_rule(operation: Any) -> bool:
+    """Whether a rule, or a refusal, is registered for the layer or operation."""
+    return _find(operation) is not None
+
+
+def refusal_of(operation: Any) -> str | None:
+    """Why a layer or operation has no constant; `None` if it may have one."""
+    rule = _find(operation)
+    return None if rule is None else rule.refusal
+
+
+def describe(operation: Any) -> str:
+    """A layer or operation in an error message."""
+    kind = "layer" if isinstance(operation, keras.layers.Layer) else "operation"
+    return f"the {kind} '{operation.name}' of class {type(operation).__name__}"
+
+
+def advice(class_expression: str) -> str:
+    """How to register a rule for a layer or operation, whose class is written like this."""
+    return (
+        "no rule is registered. If it has a constant, register it: "
+        f"`@kp.analysis.lipschitz_rule({class_expression})` before a function of the layer or "
+        "operation and the call that returns an upper bound"
+    )
 
 
 def apply_rule(layer: Any, call: LayerCall) -> tuple[Constant, str]:
@@ -138,11 +201,7 @@ def apply_rule(layer: Any, call: LayerCall) -> tuple[Constant, str]:
     rule = _find(layer)
     if rule is None:
         raise ValueError(
-            f"No Lipschitz constant is known for the layer '{layer.name}' of class "
-            f"{type(layer).__name__}. If it has one, register it: "
-            f"`@kp.analysis.lipschitz_rule({type(layer).__name__})` before a function of the layer "
-            "and the call that returns an upper bound. Arithmetic on tensors, such as `x + y`, has "
-            "rules as a layer, such as `keras.layers.Add()([x, y])`"
+            f"No Lipschitz constant is known for {describe(layer)}: {advice(type(layer).__name__)}"
         )
     constant = rule.function(layer, call)
     if not isinstance(constant, Constant):
@@ -157,11 +216,17 @@ def apply_rule(layer: Any, call: LayerCall) -> tuple[Constant, str]:
     return dataclasses.replace(constant, bound=bounds), rule.combine
 
 
-def _find(layer: Any) -> _Rule | None:
-    classes: tuple[Any, ...] = type(layer).__mro__
-    for layer_class in classes:
-        if layer_class in _rules:
+def _find(operation: Any) -> _Rule | None:
+    classes: tuple[Any, ...] = type(operation).__mro__
+    for each in classes:
+        rule = _rules.get(each) or _rules.get(_operation_name(each))
+        if rule is not None:
             # A subclass that computes something else is another layer.
-            same = type(layer).call is layer_class.call
-            return _rules[layer_class] if same else None
+            return rule if type(operation).call is each.call else None
     return None
+
+
+def _operation_name(operation_class: type) -> str | None:
+    """The name of a class of `keras.ops`; a class of that name elsewhere may be anyone's."""
+    package, *modules = operation_class.__module__.split(".")
+    return operation_class.__name__ if package == "keras" and "ops" in modules else None

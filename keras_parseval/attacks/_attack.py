@@ -3,16 +3,18 @@
 import dataclasses
 from typing import Any, Literal, TypeVar
 
+import keras
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_parseval._backend import call_compiled, no_gradient
+from keras_parseval._backend import call_compiled, check_values, no_gradient
 from keras_parseval._batches import as_inputs, as_labels, check_labels
 from keras_parseval._classifier import Classifier, not_a_number
 from keras_parseval._compiled_loss import check_model, compiled_loss
+from keras_parseval._seed import Seed
 from keras_parseval._validation import check_choice, check_integer, check_norm
-from keras_parseval.attacks._inputs import check_batch
+from keras_parseval.attacks._inputs import check_batch, check_inputs
 from keras_parseval.attacks._levels import (
     align_epsilon,
     check_amount,
@@ -130,13 +132,9 @@ class Attack:
         """
         check_model(model)
         check_amount(epsilon, snr)
-        attack = self.with_labels("predicted" if y is None else "true")
-        if attack.labels == "true" and y is None:
-            raise ValueError(
-                'An attack with labels="true" must be given the labels; pass `y`, or use '
-                'labels="predicted". Received: y=None'
-            )
+        attack = self._settled(y)
         x, y = as_inputs(x), as_labels(y)
+        check_values(x)
         clean = check_batch(attack, x)
         if not model.built:
             model(x)
@@ -152,7 +150,7 @@ class Attack:
             tensors["mask"] = self.mask
 
         def craft(model: Any, tensors: dict[str, Any]) -> Any:
-            return attack.craft(Classifier(model, attack.loss), tensors)
+            return attack.problem(Classifier(model, attack.loss), tensors).solution()
 
         crafted = call_compiled(model, attack.static_key(model), craft, tensors)
         moved = ops.convert_to_numpy(self.select(crafted))
@@ -162,10 +160,45 @@ class Attack:
             raise no_gradient()
         return crafted
 
-    def craft(self, classifier: Classifier, tensors: dict[str, Any], seed: Any = None) -> Any:
-        """The attack on tensors, for use inside compiled code."""
-        problem = self.problem(classifier, tensors, seed)
-        return problem.move(self.perturbation(problem))
+    def craft(
+        self, model: Any, x: Any, y: Any = None, *, epsilon: Any, seed: int | None = None
+    ) -> Any:
+        """Craft adversarial versions of a batch of tensors, inside compiled code of your own.
+
+        A call of the attack compiles itself, and looks at the data. This does neither, so that it
+        works inside `tf.function`, `jax.jit` and training loops. The model must be built. In a pure
+        function of its variables, call it within a `keras.StatelessScope` over their values.
+
+        Args:
+            model: A Keras classifier that is built, and compiled with a loss.
+            x: The inputs, one batch of tensors, as the model takes them.
+            y: The labels. Without them, the model's own predictions are attacked.
+            epsilon: Size of the perturbation, in the units of the model's input: a number, or
+                a tensor that broadcasts to the input.
+            seed: Seed of random starts. Defaults to the attack's own.
+
+        Returns:
+            A tensor like `x`, or the same structure of tensors. No gradient flows through it.
+        """
+        attack, tensors = self._settled(y), {"x": x, "epsilon": epsilon}
+        check_inputs(attack, x)
+        if y is not None:
+            tensors["y"] = y
+        if self.mask is not None:
+            tensors["mask"] = self.mask
+        told = None if seed is None else Seed(seed)
+        crafted = attack.problem(Classifier(model, attack.loss), tensors, told).solution()
+        return keras.tree.map_structure(ops.stop_gradient, crafted)
+
+    def _settled(self: Self, y: Any) -> Self:
+        """The same attack with its labels settled, or an error if they are missing."""
+        attack = self.with_labels("predicted" if y is None else "true")
+        if attack.labels == "true" and y is None:
+            raise ValueError(
+                'An attack with labels="true" must be given the labels; pass `y`, or use '
+                'labels="predicted". Received: y=None'
+            )
+        return attack
 
     def problem(self, classifier: Classifier, tensors: dict[str, Any], seed: Any = None) -> Problem:
         """The problem of a batch: `x` and `epsilon`, and `y` and `mask` if there are any."""
@@ -191,8 +224,7 @@ class Attack:
             count: The number of levels.
             epsilon: An epsilon for each level and example, with the rank of the input.
         """
-        several = problem.repeated(count, epsilon)
-        return several.move(self.perturbation(several))
+        return problem.repeated(count, epsilon).solution()
 
     def describe(self) -> str:
         """The attack in a few words, for tables."""

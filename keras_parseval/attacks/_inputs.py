@@ -18,9 +18,10 @@ def check_inputs(attack: "Attack", inputs: Any) -> Any:
     dtype = keras.backend.standardize_dtype(x.dtype)
     if not keras.backend.is_float_dtype(dtype):
         raise TypeError(
-            "An input must consist of floating-point numbers to be perturbed: an attack moves it "
-            'by less than 1. Convert images, as in `x.astype("float32") / 255`, and let the '
-            f"model take pixels in [0, 1]. Received: dtype={dtype}"
+            "An input must consist of floating-point numbers to be perturbed. Convert images, as "
+            'in `x.astype("float32") / 255`, and let the model take pixels in [0, 1]. Tokens and '
+            "categories cannot be moved a little: attack a model that starts after their "
+            f"embedding. Received: dtype={dtype}"
         )
     if attack.mask is not None:
         shape, mask = tuple(x.shape), np.shape(attack.mask)

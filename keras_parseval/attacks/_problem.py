@@ -75,6 +75,10 @@ class Problem:
             return self.classifier.least_likely_labels(outputs)
         return self.classifier.predicted_labels(outputs)
 
+    def solution(self) -> Any:
+        """The inputs with the perturbation that the attack finds."""
+        return self.move(self.attack.perturbation(self))
+
     def outputs(self, delta: Any) -> Any:
         """What the model says of the perturbed batch."""
         return self.classifier.outputs(self.move(delta))

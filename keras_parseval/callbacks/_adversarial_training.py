@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from keras_parseval._classifier import Classifier
 from keras_parseval._keras_internals import minibatch_counter
+from keras_parseval._sampling import fingerprint
 from keras_parseval._seed import Seed
 from keras_parseval._validation import check_integer, check_number
 from keras_parseval.attacks._attack import Attack
@@ -52,7 +53,8 @@ class AdversarialTraining(keras.callbacks.Callback):
             examples, at least one. Defaults to 0.5.
         start_from_epoch: The first epoch (from 0) that is attacked. Defaults to 0.
         seed: Integer. Magnitudes and random starts follow from it and from the
-            number of the optimizer's step, so that a run that is resumed repeats them.
+            number of the optimizer's step, so that a run that is resumed repeats them. For a
+            model with a `train_step` of its own they follow from its weights as well.
             Defaults to 0.
 
     Example:
@@ -126,7 +128,6 @@ class AdversarialTraining(keras.callbacks.Callback):
 
     def _attack_batch(self) -> Callable[[Any], Any]:
         classifier = Classifier(self.model, self.attack.loss)
-        counter = minibatch_counter(self.model.optimizer)
 
         def attack_batch(data: Any) -> Any:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -137,13 +138,13 @@ class AdversarialTraining(keras.callbacks.Callback):
                     'use labels="predicted". Received: y=None'
                 )
             head, tail = _split(x, self.ratio)
-            seed = Seed(self.seed, counter)
+            seed = Seed(self.seed, _number_of_step(self.model))
             tensors = {"x": head, "epsilon": self._draw_epsilon(seed)}
             if y is not None:
                 tensors["y"] = _split(y, self.ratio)[0]
             if self.attack.mask is not None:
                 tensors["mask"] = self.attack.mask
-            crafted = self.attack.craft(classifier, tensors, seed)
+            crafted = self.attack.problem(classifier, tensors, seed).solution()
             x = keras.tree.map_structure(lambda *parts: ops.concatenate(parts), crafted, tail)
             return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
 
@@ -153,6 +154,20 @@ class AdversarialTraining(keras.callbacks.Callback):
         if self.epsilon is not None:
             return ops.convert_to_tensor(self.epsilon)
         return draw_magnitude(self.stddev, seed)
+
+
+def _number_of_step(model: Any) -> Any:
+    """A number that changes from step to step, and is the same again when a run is resumed."""
+    counter = minibatch_counter(model.optimizer)
+    if type(model).train_step is keras.Model.train_step:
+        return counter
+    # A step of one's own may have optimizers of its own, and leave the model's at zero. But the
+    # weights change, on all replicas alike.
+    values = [ops.reshape(ops.convert_to_tensor(each), (-1,)) for each in model.trainable_variables]
+    probes = [ops.cast(each[:: max(1, each.shape[0] // 8)], "float32") for each in values]
+    return ops.cast(ops.convert_to_tensor(counter), "int32") + sum(
+        fingerprint(ops.concatenate(probes))
+    )
 
 
 def draw_magnitude(stddev: float, seed: Seed) -> Any:

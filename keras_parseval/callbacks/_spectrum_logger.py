@@ -4,12 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_parseval._layer_kernels import LayerKernel, is_parseval
-from keras_parseval.analysis._spectra import (
-    kernel_singular_values,
-    kernel_tightness,
-    select_kernels,
-)
+from keras_parseval._layer_kernels import LayerKernel
+from keras_parseval._validation import check_flag
+from keras_parseval.analysis._kernel_selection import measured_kernels
+from keras_parseval.analysis._spectra import kernel_singular_values, kernel_tightness
 from keras_parseval.callbacks._epoch_measurement import EpochMeasurement
 
 # What the logs say of all kernels together. Where one is NaN, NumPy's extremes are too.
@@ -19,17 +17,18 @@ _WORST: dict[str, Any] = {"spectrum_min": np.min, "spectrum_max": np.max, "tight
 class SpectrumLogger(EpochMeasurement):
     """Adds the extreme singular values of the kernels to the logs, and their tightness.
 
-    For each kernel there are `spectrum_min_<name>` and `spectrum_max_<name>`, its smallest and
-    largest singular value divided by the target, so that 1 means tight for every
-    layer, and `tightness_<name>`, see `kp.tightness`. The names are those of
-    `kp.singular_values`. `spectrum_min`, `spectrum_max` and `tightness` are the smallest, the
-    largest and the largest of them. All reach `History`, `CSVLogger` and
+    `spectrum_min` and `spectrum_max` are the smallest and the largest singular value of all
+    kernels, divided by the target, so that 1 means tight for every layer, and `tightness` is the
+    largest value of `kp.tightness`. With `per_layer=True` there are `spectrum_min_<name>`,
+    `spectrum_max_<name>` and `tightness_<name>` for each kernel too, with the names of
+    `kp.singular_values`. All reach `History`, `CSVLogger` and
     `TensorBoard`; callbacks that decide by them must come later in the list.
 
     Args:
         layers: The layers to measure: a layer or its name, or a list of such. By default
-            those whose kernels `kp.ParsevalTightFrame` constrains, or all layers with
-            kernels if it constrains none. Defaults to `None`.
+            those whose kernels `kp.ParsevalTightFrame` constrains; if it constrains none, all
+            layers with kernels but for the classifier. Defaults to `None`.
+        per_layer: Whether to log the values of each kernel too. Defaults to `False`.
         every: Measure in the first epoch and every so many after it. In between the values are
             NaN, which no callback takes for an improvement. Defaults to 1.
         prefix: What the keys begin with. Defaults to `""`.
@@ -46,26 +45,32 @@ class SpectrumLogger(EpochMeasurement):
     ```
     """
 
-    def __init__(self, layers: Any = None, *, every: int = 1, prefix: str = ""):
+    def __init__(
+        self,
+        layers: Any = None,
+        *,
+        per_layer: bool = False,
+        every: int = 1,
+        prefix: str = "",
+    ):
         super().__init__(every, prefix)
         self.layers = layers
+        self.per_layer = check_flag("per_layer", per_layer)
         self._kernels: dict[str, LayerKernel] = {}
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Find the kernels to measure."""
         super().on_train_begin(logs)
-        self._kernels = select_kernels(self.model, self.layers)
-        if self.layers is None:
-            constrained = {name: each for name, each in self._kernels.items() if is_parseval(each)}
-            self._kernels = constrained or self._kernels
+        self._kernels = measured_kernels(self.model, self.layers)
 
     def measure(self) -> dict[str, float]:
-        """The extremes of all kernels together, and the values of each."""
+        """The extremes of all kernels together, and the values of each if they are wanted."""
         rows = [_measure_kernel(kernel) for kernel in self._kernels.values()]
         logs: dict[str, float] = {}
         for (key, worst), column in zip(_WORST.items(), zip(*rows)):
             logs[key] = float(worst(column))
-            logs |= {f"{key}_{name}": value for name, value in zip(self._kernels, column)}
+            if self.per_layer:
+                logs |= {f"{key}_{name}": value for name, value in zip(self._kernels, column)}
         return logs
 
 

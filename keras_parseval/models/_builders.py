@@ -22,6 +22,7 @@ def wide_resnet(
     beta: float = 0.1,
     rows: float | int = 1.0,
     unbiased: bool = False,
+    floor: float = 0.1,
     dropout: float = 0.3,
     weight_decay: float = 5e-4,
     normalization: Literal["batch"] | None = "batch",
@@ -54,6 +55,7 @@ def wide_resnet(
             paper's is 3e-4, which does not hold the frame over a short schedule. Defaults to 0.1.
         rows: How many units of a layer take part in each step. Defaults to 1.0, all.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
+        floor: See `kp.ConvexAdd`; the paper's is 0. Defaults to 0.1.
         dropout: Rate of the dropout between the two convolutions of a block. Defaults to 0.3.
         weight_decay: Factor of the weights in the update of SGD, before the
             learning rate. The regularizer is `L2(weight_decay / 2)`, because
@@ -80,7 +82,8 @@ def wide_resnet(
     """
     blocks = (_check_depth(depth) - 4) // 6
     check_integer("width", width, "a positive integer", lambda value: value > 0)
-    parts = Parts(variant, VARIANTS, beta, rows, unbiased, weight_decay, normalization, activation)
+    options = (beta, rows, unbiased, weight_decay, normalization, activation)
+    parts = Parts(variant, VARIANTS, *options, floor=floor)
     rate = check_number("dropout", dropout, "a rate in [0, 1)", lambda value: 0 <= value < 1)
     inputs = image_input(input_shape, (3,))
     x = normalise_pixels(inputs, mean, std)

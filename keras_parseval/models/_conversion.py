@@ -1,26 +1,22 @@
 """Any functional or Sequential model, made into its Parseval counterpart."""
 
 import collections
-import contextlib
+import warnings
 from typing import Any, Literal
 
-import keras
-
-from keras_parseval._keras_internals import is_graph, lineages_of
 from keras_parseval._layer_kernels import (
     LayerKernel,
     check_rows_fit,
-    constrain_kernel,
-    layer_kernels,
+    kernels_inside,
 )
-from keras_parseval._lending import give, lend
-from keras_parseval._progress import Verbose, check_verbose
-from keras_parseval._tight_frames import project_tight_frame
+from keras_parseval._nearest_frames import nearest_frames
+from keras_parseval._progress import Progress, Verbose, check_verbose
 from keras_parseval._validation import check_choice
 from keras_parseval.constraints import ParsevalTightFrame
 from keras_parseval.initializers import TightFrame
-from keras_parseval.layers import ConvexAdd
-from keras_parseval.models._conversion_plan import Decision, decide, norm_penalty, summary_of
+from keras_parseval.models._cloning import clone_with_changes
+from keras_parseval.models._conversion_plan import Decision, decide
+from keras_parseval.models._conversion_summary import remarks_on, summary_of
 
 _STARTS = ("project", "random", None)
 
@@ -39,16 +35,23 @@ def parseval(
     """The Parseval counterpart of any functional or Sequential model, nested models included.
 
     A clone of the model, with the same names and weights, in which
-    `kp.ParsevalTightFrame` constrains the kernels of all hidden Dense, EinsumDense (by a matrix)
-    and convolution layers, grouped, depthwise, separable and transposed ones
-    included, each read in its own way and with its strides considered; and in which
+    `kp.ParsevalTightFrame` constrains the kernels of all hidden Dense, EinsumDense, convolution,
+    attention and recurrent layers. Each is read in its own way: grouped, depthwise, separable
+    and transposed convolutions with their strides considered, attention with its heads,
+    recurrent layers gate by gate, their recurrent kernels included. And in which
     `kp.ConvexAdd` takes the place of `keras.layers.Add`. L1 and L2 regularizers of the
     constrained kernels are dropped, because they pull against the constraint.
 
     Left alone are the classifiers, which are the layers after which only
-    activations, reshapes and global averages follow; kernels that have another constraint; sums
-    that broadcast; and everything else. Batch normalisation stays as well, and
-    with it the reason why a network that has it keeps no bound.
+    activations, reshapes and global averages follow; what is frozen, because a constraint acts only
+    on weights that are updated; kernels that have another constraint; sums that broadcast; and
+    everything else. What then still multiplies the Lipschitz bound is said in numbers: batch
+    and layer normalisations, concatenations, plain sums.
+
+    A functional model of a class of its own keeps it if its constructor takes `inputs`,
+    `outputs` and `name`. If not, as in keras-hub, its counterpart is a plain functional model, and
+    the summary says what is lost. With `verbose=0`, a warning still says if that changes how it
+    trains or predicts, or if nothing was constrained.
 
     Args:
         model: A functional or Sequential model that knows its input shape. It
@@ -65,7 +68,8 @@ def parseval(
         skip: What to leave alone: names of layers or nested models, as
             patterns such as `"block1_*"` or `"backbone/conv?"`; or classes of layers.
             Defaults to `()`.
-        verbose: 1 or `"auto"` to print what was changed and what was not, and why; 0 for
+        verbose: 1 or `"auto"` to print what was changed and what was not, and why, with a progress
+            bar on the way (`"auto"`: if it takes more than five seconds); 0 for
             silence. `kp.parseval_plan` returns the same as data. Defaults to `"auto"`.
 
     Returns:
@@ -89,24 +93,21 @@ def parseval(
         if decision.becomes is not None:
             changes[decision.layer].append(decision)
     check_rows_fit(rows, [each.kernel for each in decisions if each.kernel and each.becomes])
-    clones: list[tuple[Any, Any]] = []
-
-    def clone_layer(layer: Any) -> Any:
-        # Before 3.14, Keras does not itself look into the models inside a Sequential one.
-        if is_graph(layer):
-            return keras.models.clone_model(layer, clone_function=clone_layer, recursive=True)
-        clones.append((layer, _convert(layer, changes[layer], constraint_options)))
-        return clones[-1][1]
-
-    with _uncompiled(model):
-        counterpart = keras.models.clone_model(model, clone_function=clone_layer, recursive=True)
-    _check_class_is_kept(model, counterpart)
-    for layer, clone in clones:
-        _carry_weights(layer, clone)
-        for decision in changes[layer]:
-            _start_on_the_frame(clone, decision.kernel, init)
+    clones = clone_with_changes(model, changes, constraint_options)
+    counterpart = clones[model]
+    if init:
+        weights = [(each.layer, each.weight) for each in decisions if each.weight and each.becomes]
+        progress = Progress(len(weights), verbose)
+        for layer, weight in weights:
+            _start_on_the_frame(kernels_inside(clones[layer])[weight], init)
+            progress.advance()
+    remarks = remarks_on(model, clones, decisions)
     if verbose:
-        print(summary_of(model, decisions))
+        print(summary_of(counterpart, decisions, remarks))
+    for remark in remarks:
+        # What may be a mistake is said in any case.
+        if remark.serious and not verbose:
+            warnings.warn(remark.sentence, stacklevel=2)
     return counterpart
 
 
@@ -133,58 +134,11 @@ def parseval_plan(model: Any, *, merge: bool = True, skip: Any = ()) -> list[dic
     return [decision.to_row() for decision in decide(model, merge, skip)]
 
 
-def _check_class_is_kept(model: Any, counterpart: Any) -> None:
-    # Keras clones these as plain functional models, without their own `train_step` and the like.
-    if type(counterpart) is not type(model):
-        raise ValueError(
-            "A functional model of a class of its own must take `inputs`, `outputs` and `name` in "
-            "its constructor, or Keras cannot clone it; convert "
-            "`keras.Model(model.inputs, model.outputs)`. "
-            f"Received: '{model.name}' of type {type(model).__name__}"
-        )
-
-
-def _convert(layer: Any, changes: list[Decision], constraint_options: dict[str, Any]) -> Any:
-    """A clone of one layer, not built yet, with its changes made."""
-    config = layer.get_config()
-    if any(change.becomes is ConvexAdd for change in changes):
-        return ConvexAdd.from_config(config)
-    clone = type(layer).from_config(config)
-    constrained = {change.kernel.attribute for change in changes if change.kernel}
-    for kernel in layer_kernels(clone):
-        if kernel.attribute in constrained:
-            constrain_kernel(kernel, **constraint_options)
-            if norm_penalty(kernel):
-                give(clone, **{f"{kernel.prefix}_regularizer": None})
-    return clone
-
-
-def _carry_weights(layer: Any, clone: Any) -> None:
-    if type(clone) is not type(layer) or not isinstance(layer, keras.layers.Layer):
-        return
-    clone.set_weights(layer.get_weights())
-    # Preprocessing layers compute with values that they derive from their weights.
-    if hasattr(clone, "finalize_state"):
-        clone.finalize_state()
-
-
-def _start_on_the_frame(clone: Any, kernel: LayerKernel | None, init: str | None) -> None:
-    if kernel is None or init is None:
-        return
-    variable, layout = getattr(clone, kernel.attribute), kernel.layout
+def _start_on_the_frame(kernel: LayerKernel, init: str) -> None:
+    variable, layout = kernel.variable, kernel.layout
     shape = tuple(variable.shape)
     if init == "random":
         variable.assign(TightFrame(**layout.get_config())(shape, variable.dtype))
     else:
-        frames = project_tight_frame(layout.to_matrices(variable), layout.target(shape))
+        frames = nearest_frames(layout.to_matrices(variable), layout.target(shape))
         variable.assign(layout.to_kernel(frames, shape))
-
-
-def _uncompiled(model: Any) -> contextlib.ExitStack:
-    """Keep Keras from compiling the clone, which fails for losses that it cannot deserialize."""
-    models = [model, *(lineage[-1] for lineage in lineages_of(model) if is_graph(lineage[-1]))]
-    loans = contextlib.ExitStack()
-    for each in models:
-        if each.compiled:
-            loans.enter_context(lend(each, compiled=False))
-    return loans

@@ -1,6 +1,5 @@
 """What becomes of each layer of a model that is made Parseval, and why."""
 
-import collections
 import dataclasses
 import fnmatch
 from collections.abc import Iterator
@@ -8,44 +7,50 @@ from typing import Any
 
 import keras
 
+from keras_parseval._final_layers import classifiers_of
 from keras_parseval._keras_internals import (
     calls_of,
     check_graph,
     is_graph,
-    last_operations,
+    layers_by_path,
     lineages_of,
 )
-from keras_parseval._layer_kernels import LayerKernel, layer_kernels
+from keras_parseval._kernel_readings import misreading
+from keras_parseval._layer_kernels import (
+    ATTENTION,
+    LayerKernel,
+    attention_layout,
+    kernels_inside,
+)
 from keras_parseval._validation import check_flag
 from keras_parseval.constraints import ParsevalTightFrame
 from keras_parseval.layers import ConvexAdd
 
 _NORM_PENALTIES = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
-# Layers, and operations of `keras.ops`, that may stand between a classifier and the output.
-_AFTER_A_CLASSIFIER = frozenset(
-    "Activation ReLU Relu LeakyReLU PReLU ELU Elu Softmax LogSoftmax Sigmoid Tanh MaxMin Identity "
-    "Dropout Flatten Reshape Permute Transpose Squeeze ExpandDims Cast GlobalAveragePooling1D "
-    "GlobalAveragePooling2D GlobalAveragePooling3D".split()
-)
-_CLASSIFIER = "the classifier; give it weight decay"
-_SKIPPED = "skipped"
+CLASSIFIER = "the classifier; give it weight decay"
+SKIPPED = "skipped"
+_FROZEN = "frozen"
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What is done with one kernel, or with one sum: `becomes` is `None` where it is left alone."""
+    """What is done with one kernel, or with one sum: `becomes` is `None` where it is left alone.
+
+    `weight` leads to the kernel inside the layer, such as `"kernel"` or `"query/kernel"`.
+    """
 
     path: str
     layer: Any
     kernel: LayerKernel | None
     becomes: type | None
     note: str = ""
+    weight: str | None = None
 
     def to_row(self) -> dict[str, Any]:
         return {
             "layer": self.path,
             "class": type(self.layer).__name__,
-            "weight": self.kernel and self.kernel.attribute,
+            "weight": self.weight,
             "becomes": self.becomes and self.becomes.__name__,
             "note": self.note,
         }
@@ -57,41 +62,52 @@ def decide(model: Any, merge: bool, skip: Any) -> list[Decision]:
     check_flag("merge", merge)
     lineages = list(lineages_of(model))
     skipped = _find_skipped(skip, lineages)
-    last = last_operations(model, _may_follow_a_classifier)
-    classifiers = {operation for operation in last if layer_kernels(operation)}
+    classifiers = classifiers_of(model)
     decisions: list[Decision] = []
     # In reverse, so that a layer that is met twice goes by the first of its paths.
     paths = {lineage[-1]: _path(lineage) for lineage in reversed(lineages)}
     for layer in dict.fromkeys(lineage[-1] for lineage in lineages):
-        reason = _SKIPPED if layer in skipped else _CLASSIFIER if layer in classifiers else ""
+        reason = SKIPPED if layer in skipped else CLASSIFIER if layer in classifiers else ""
         decisions += _decide_layer(paths[layer], layer, reason, merge)
     return decisions
 
 
 def _decide_layer(path: str, layer: Any, reason: str, merge: bool) -> Iterator[Decision]:
-    kernels = layer_kernels(layer)
-    for kernel in kernels:
+    kernels = kernels_inside(layer)
+    if isinstance(layer, ATTENTION):
+        reason = reason or _obstacle_in_attention(layer, kernels)
+    for weight, kernel in kernels.items():
         note = reason or _obstacle(kernel)
         becomes = None if note else ParsevalTightFrame
-        yield Decision(path, layer, kernel, becomes, note or _dropped_penalty(kernel))
-    if _is_sum(layer):
+        yield Decision(path, layer, kernel, becomes, note or _dropped_penalty(kernel), weight)
+    if is_sum(layer):
         note = reason or ("" if merge else "merge=False") or _obstacle_to_merge(layer)
         yield Decision(path, layer, None, None if note else ConvexAdd, note)
     elif not kernels and not is_graph(layer) and _holds_matrices(layer):
-        yield Decision(path, layer, None, None, reason or "no layer with known kernels")
+        yield Decision(path, layer, None, None, reason or _unknown(layer))
 
 
 def _obstacle(kernel: LayerKernel) -> str:
     """Why a kernel cannot be constrained, or an empty string."""
     if kernel.constraint is not None:
-        return f"it has a constraint already, {type(kernel.constraint).__name__}"
+        remedy = misreading(kernel)
+        mistake = f", which does not read it as the layer does; pass {remedy}" if remedy else ""
+        return f"it has a constraint already, {type(kernel.constraint).__name__}{mistake}"
     variable = kernel.variable
     if not isinstance(variable, keras.Variable) or not keras.backend.is_float_dtype(variable.dtype):
         return "it is quantized, or adapted by LoRA"
-    return ""
+    # A constraint acts on weights after they are updated, and these never are.
+    return "" if variable.trainable else _FROZEN
 
 
-def _is_sum(operation: Any) -> bool:
+def _obstacle_in_attention(layer: Any, kernels: dict[str, LayerKernel]) -> str:
+    """Why the kernels of an attention layer, which share a constraint, cannot have one."""
+    obstacles = filter(None, map(_obstacle, kernels.values()))
+    unclear = "" if attention_layout(layer) else "the shapes of its kernels do not tell them apart"
+    return next(obstacles, unclear)
+
+
+def is_sum(operation: Any) -> bool:
     """Whether it is `keras.layers.Add`, or a `+` between two tensors."""
     if type(operation).__name__ != "Add":
         return False
@@ -102,6 +118,8 @@ def _obstacle_to_merge(layer: Any) -> str:
     """Why a sum cannot become convex, or an empty string."""
     if not isinstance(layer, keras.layers.Add):
         return "an operation holds no coefficients; write `keras.layers.Add()([x, y])`"
+    if not layer.trainable:
+        return _FROZEN
     shapes = [[tuple(x.shape) for x in call.inputs] for call in calls_of(layer)]
     if len({len(each) for each in shapes}) > 1:
         return "it is called on different numbers of inputs"
@@ -130,12 +148,15 @@ def _holds_matrices(layer: Any) -> bool:
     )
 
 
+def _unknown(layer: Any) -> str:
+    """Why the weights of a layer cannot be constrained."""
+    if any(kernels_inside(part) for _, part in layers_by_path(layer)):
+        return "its kernels are in layers of its own, which its configuration has no constraint for"
+    return "no layer with known kernels"
+
+
 def _path(lineage: tuple[Any, ...]) -> str:
     return "/".join(operation.name for operation in lineage)
-
-
-def _may_follow_a_classifier(operation: Any) -> bool:
-    return type(operation).__name__ in _AFTER_A_CLASSIFIER and not layer_kernels(operation)
 
 
 def _find_skipped(skip: Any, lineages: list[tuple[Any, ...]]) -> set[Any]:
@@ -164,20 +185,3 @@ def _matches(entry: str | type, lineage: tuple[Any, ...]) -> bool:
         return any(isinstance(operation, entry) for operation in lineage)
     names = [_path(lineage), *(operation.name for operation in lineage)]
     return any(fnmatch.fnmatchcase(name, entry) for name in names)
-
-
-def summary_of(model: Any, decisions: list[Decision]) -> str:
-    """A line for all decisions of a kind, with the names of the layers that were left alone."""
-    kinds: dict[tuple[Any, ...], list[str]] = collections.defaultdict(list)
-    for decision in decisions:
-        row = decision.to_row()
-        what = f"{row['class']} {row['weight'] or ''}".strip()
-        kinds[what, row["becomes"], row["note"]].append(row["layer"])
-    lines = [f"Parseval counterpart of '{model.name}', not compiled:"]
-    for (what, becomes, note), names in kinds.items():
-        few = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        result = f"-> {becomes}" if becomes else f"left alone ({few})"
-        lines.append(f"{len(names):>5} x {what:<28}{result}{': ' if note else ''}{note}")
-    if not {_CLASSIFIER, _SKIPPED} & {decision.note for decision in decisions}:
-        lines.append("      No classifier was found; name it in `skip` if there is one.")
-    return "\n".join(lines)

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_parseval._layer_kernels import check_rows_fit, constrain_kernel, layer_kernels
 from keras_parseval._lending import give
-from keras_parseval._validation import check_choice, check_integer, check_number
+from keras_parseval._validation import check_choice, check_floor, check_integer, check_number
 from keras_parseval.constraints import ParsevalTightFrame
 from keras_parseval.initializers import TightFrame
 from keras_parseval.layers import ConvexAdd, MaxMin
@@ -26,6 +26,7 @@ class Parts:
         weight_decay: float,
         normalization: str | None,
         activation: str,
+        floor: float = 0.0,
     ):
         self.variant = check_choice("variant", variant, variants)
         self.options: dict[str, Any] = {"beta": beta, "rows": rows, "unbiased": unbiased}
@@ -34,6 +35,7 @@ class Parts:
             "weight_decay", weight_decay, "a number of at least 0", lambda value: value >= 0
         )
         self.normalization = check_choice("normalization", normalization, ("batch", None))
+        self.floor = check_floor(floor)
         self.activation = check_choice("activation", activation, ("relu", "maxmin"))
 
     def convolution(self, filters: int, size: int, strides: int, name: str) -> Any:
@@ -79,7 +81,9 @@ class Parts:
         return keras.layers.ReLU(name=f"{prefix}relu")(x)
 
     def merge(self, name: str) -> Any:
-        return ConvexAdd(name=name) if self.variant == "parseval" else keras.layers.Add(name=name)
+        if self.variant == "parseval":
+            return ConvexAdd(floor=self.floor, name=name)
+        return keras.layers.Add(name=name)
 
 
 def image_input(input_shape: Any, ranks: tuple[int, ...]) -> Any:

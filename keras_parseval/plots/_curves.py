@@ -8,8 +8,9 @@ import numpy as np
 
 from keras_parseval.analysis._accuracy_by_level import AccuracyByLevel
 from keras_parseval.analysis._covariance import CovarianceDimension
+from keras_parseval.analysis._kernel_selection import select_kernels
 from keras_parseval.analysis._lipschitz import LipschitzBound
-from keras_parseval.analysis._spectra import kernel_singular_values, select_kernels
+from keras_parseval.analysis._spectra import kernel_singular_values
 from keras_parseval.plots._style import axes_or_new, check_named, finish, styles
 
 
