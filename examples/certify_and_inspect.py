@@ -47,15 +47,9 @@ for variant in ("vanilla", "parseval"):
         metrics=["accuracy"],
         jit_compile=keras.backend.backend() != "torch",
     )
-    models[variant].fit(
-        train_x,
-        train_y,
-        batch_size=64,
-        epochs=epochs,
-        validation_data=validation,
-        callbacks=[console.Progress(variant)],
-        verbose=0,
-    )
+    callbacks = [console.Progress(variant)]
+    options = {"batch_size": 64, "epochs": epochs, "verbose": 0, "callbacks": callbacks}
+    models[variant].fit(train_x, train_y, validation_data=validation, **options)
 
 """
 ## The bound, layer by layer

@@ -72,15 +72,9 @@ for name, model in models.items():
         metrics=["accuracy"],
         jit_compile=keras.backend.backend() != "torch",
     )
-    model.fit(
-        train_x,
-        train_y,
-        batch_size=32,
-        epochs=epochs,
-        validation_data=validation,
-        callbacks=[kp.SpectrumLogger(), console.Progress(name)],
-        verbose=0,
-    )
+    callbacks = [kp.SpectrumLogger(), console.Progress(name)]
+    options = {"batch_size": 32, "epochs": epochs, "verbose": 0}
+    model.fit(train_x, train_y, validation_data=validation, callbacks=callbacks, **options)
 
 coefficients = keras.ops.convert_to_numpy(models["Parseval"].get_layer("sum").coefficients)
 print(f"Coefficients of the convex sum, branch and shortcut: {coefficients.round(3)}")

@@ -33,15 +33,9 @@ def train(name, model, rate):
         metrics=["accuracy"],
         jit_compile=keras.backend.backend() != "torch",
     )
-    model.fit(
-        train_x,
-        train_y,
-        batch_size=32,
-        epochs=epochs,
-        validation_data=validation,
-        callbacks=[console.Progress(name)],
-        verbose=0,
-    )
+    options = {"batch_size": 32, "epochs": epochs, "verbose": 0}
+    callbacks = [console.Progress(name)]
+    model.fit(train_x, train_y, validation_data=validation, callbacks=callbacks, **options)
 
 
 inputs = keras.Input(digits.input_shape)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec
 
 import keras
+import numpy as np
 from keras import ops
 
 Parameters = ParamSpec("Parameters")
@@ -31,3 +32,19 @@ def keep_dtype(function: Callable[Parameters, Any]) -> Callable[Parameters, Any]
         return ops.cast(function(float32_or_better(tensor), *args, **kwargs), tensor.dtype)
 
     return wrapper  # type: ignore[return-value]
+
+
+def finite_float64(tensor: Any, where: str) -> np.ndarray:
+    """The numbers in a tensor, in double precision, or an error if one is NaN or infinite.
+
+    Args:
+        tensor: A tensor or variable.
+        where: What it is, for the error.
+    """
+    values = ops.convert_to_numpy(ops.cast(tensor, "float32")).astype("float64")
+    if not np.isfinite(values).all():
+        raise ValueError(
+            "Weights and constants must be finite here; look for where the training diverged. "
+            f"Received: NaN or infinity in {where}"
+        )
+    return values

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_parseval._precision import finite_float64
 from keras_parseval._tight_frames import project_tight_frame
 from keras_parseval.constraints import ParsevalTightFrame, Simplex
 
@@ -40,12 +41,7 @@ def constrained_weights(model: Any) -> Iterator[ConstrainedWeight]:
         constraint = variable.constraint
         if not isinstance(constraint, (ParsevalTightFrame, Simplex)):
             continue
-        values = ops.convert_to_numpy(ops.cast(variable, "float32")).astype("float64")
-        if not np.isfinite(values).all():
-            raise ValueError(
-                "Weights must be finite to be near a set; look for where the training diverged. "
-                f"Received: NaN or infinity in '{variable.path}'"
-            )
+        values = finite_float64(variable, f"'{variable.path}'")
         distance = _to_simplex if isinstance(constraint, Simplex) else _to_frame
         yield ConstrainedWeight(variable, distance(values, constraint))
 

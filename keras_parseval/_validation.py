@@ -5,7 +5,8 @@ import numbers
 from collections.abc import Callable
 from typing import Any, Literal
 
-Norm = Literal["inf", 2]
+# What users may pass: the number may be 2, or infinity.
+Norm = Literal["inf"] | float
 
 
 def check_number(name: str, value: Any, rule: str, accept: Callable[[float], bool]) -> float:
@@ -69,7 +70,7 @@ def check_floor(floor: Any) -> float:
     return check_number("floor", floor, rule, lambda value: 0 <= value < 1)
 
 
-def check_norm(norm: Any) -> Norm:
+def check_norm(norm: Any) -> Literal["inf", 2]:
     """Return the norm as "inf" or 2, or raise."""
     number = isinstance(norm, numbers.Real) and not isinstance(norm, bool)
     if not (number and norm in (2, math.inf)) and not (isinstance(norm, str) and norm == "inf"):

@@ -200,33 +200,14 @@ class Simplex(keras.constraints.Constraint):
         return {"axis": self.axis, "floor": self.floor}
 
 
-def tight_frame(
-    prefix: str = "kernel",
-    *,
-    beta: float = 0.1,
-    rows: float | int = 1.0,
-    unbiased: bool = False,
-    steps: int = 1,
-    scale: Scale = "auto",
-    groups: Groups = 1,
-    axes: str = "...io",
-    heads: Heads = None,
-    seed: Any = None,
-) -> dict[str, Any]:
+def tight_frame(prefix: str = "kernel", *, seed: Any = None, **options: Any) -> dict[str, Any]:
     """Constraint and initializer of a layer in one call, with the same reading of the kernel.
 
     Args:
         prefix: What the layer calls the kernel: `"depthwise"`, `"pointwise"` or `"recurrent"` for
             layers with such kernels. Defaults to `"kernel"`.
-        beta: As in `kp.ParsevalTightFrame`. Defaults to 0.1.
-        rows: As in `kp.ParsevalTightFrame`. Defaults to 1.0.
-        unbiased: As in `kp.ParsevalTightFrame`. Defaults to `False`.
-        steps: As in `kp.ParsevalTightFrame`. Defaults to 1.
-        scale: As in `kp.ParsevalTightFrame`. Defaults to `"auto"`.
-        groups: As in `kp.ParsevalTightFrame`. Defaults to 1.
-        axes: As in `kp.ParsevalTightFrame`. Defaults to `"...io"`.
-        heads: As in `kp.ParsevalTightFrame`. Defaults to `None`.
         seed: As in `kp.TightFrame`. Defaults to `None`.
+        **options: Arguments of `kp.ParsevalTightFrame`.
 
     Returns:
         A dictionary of arguments: `kernel_constraint`, a `kp.ParsevalTightFrame`, and
@@ -238,8 +219,6 @@ def tight_frame(
     keras.layers.Dense(64, **kp.tight_frame())
     keras.layers.Conv2D(64, 3, groups=4, **kp.tight_frame(beta=0.5, groups=4))
     keras.layers.DepthwiseConv2D(3, **kp.tight_frame("depthwise", groups="depthwise"))
-    keras.layers.LSTM(64, **kp.tight_frame(groups=4), **kp.tight_frame("recurrent", groups=4))
-    keras.layers.MultiHeadAttention(8, 64, **kp.tight_frame(heads=(8, 64)))
     ```
     """
     if prefix not in ("kernel", "depthwise", "pointwise", "recurrent"):
@@ -247,9 +226,6 @@ def tight_frame(
             '`prefix` must be what the layer calls its kernel: "kernel", "depthwise", "pointwise" '
             f'or "recurrent". Received: prefix={prefix!r}'
         )
-    layout: dict[str, Any] = {"scale": scale, "groups": groups, "axes": axes, "heads": heads}
-    options: dict[str, Any] = {"rows": rows, "unbiased": unbiased, "steps": steps}
-    return {
-        f"{prefix}_constraint": ParsevalTightFrame(beta, **options, **layout),
-        f"{prefix}_initializer": TightFrame(seed=seed, **layout),
-    }
+    constraint = ParsevalTightFrame(**options)
+    initializer = TightFrame(seed=seed, **constraint.layout.get_config())
+    return {f"{prefix}_constraint": constraint, f"{prefix}_initializer": initializer}

@@ -317,3 +317,15 @@ def test_objects_in_the_wrong_place_are_refused(argument, instance, message):
     x = np.ones((8, 4), "float32")
     with pytest.raises(TypeError, match=message):
         model.fit(x, x, verbose=0)
+
+
+def test_both_arguments_in_one_call_read_the_kernel_alike():
+    arguments = kp.tight_frame("depthwise", beta=0.5, steps=2, groups="depthwise", seed=3)
+    constraint, initializer = arguments.values()
+    assert list(arguments) == ["depthwise_constraint", "depthwise_initializer"]
+    assert (constraint.beta, constraint.steps, initializer.seed) == (0.5, 2, 3)
+    assert constraint.layout.get_config() == initializer.layout.get_config()
+    with pytest.raises(TypeError, match="rate"):
+        kp.tight_frame(rate=0.1)
+    with pytest.raises(ValueError, match="`prefix` must be"):
+        kp.tight_frame("kernels")

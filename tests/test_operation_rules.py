@@ -104,11 +104,15 @@ if hasattr(L, "AdaptiveAveragePooling2D"):
     EXACT["adaptive average"] = L.AdaptiveAveragePooling2D((3, 2))
 
 
+def fresh(layer):
+    """A layer of the same settings that is not built; a function as it is."""
+    is_layer = isinstance(layer, L.Layer)
+    return type(layer).from_config(layer.get_config()) if is_layer else layer
+
+
 @pytest.mark.parametrize("name", EXACT)
 def test_the_bound_of_what_is_linear_is_the_norm_of_its_matrix(name):
-    layer = EXACT[name]
-    if isinstance(layer, L.Layer):
-        layer = type(layer).from_config(layer.get_config())
+    layer = fresh(EXACT[name])
     try:
         model = model_of(layer)
         assert_exact(model)
@@ -203,9 +207,7 @@ if hasattr(L, "AdaptiveMaxPooling2D"):
 
 @pytest.mark.parametrize("name", NOT_EXACT)
 def test_nothing_is_steeper_than_its_bound(name):
-    layer = NOT_EXACT[name]
-    if isinstance(layer, L.Layer):
-        layer = type(layer).from_config(layer.get_config())
+    layer = fresh(NOT_EXACT[name])
     model = model_of(layer)
     for variable in model.variables:
         variable.assign(np.random.default_rng(1).normal(size=variable.shape))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_parseval._progress import Verbose
+from keras_parseval._validation import Norm
 from keras_parseval.analysis._accuracy_by_level import AccuracyByLevel
 from keras_parseval.analysis._certificate import Certificate
 from keras_parseval.analysis._lipschitz import Method
@@ -55,7 +56,7 @@ def certified_radius(
     x: Any,
     y: Any = None,
     *,
-    norm: Any = 2,
+    norm: Norm = 2,
     method: Method = "paper",
     loss: Any = None,
     batch_size: int = 128,
@@ -103,7 +104,7 @@ def certified_accuracy(
     y: Any = None,
     *,
     epsilon: float | Iterable[float],
-    norm: Any = 2,
+    norm: Norm = 2,
     method: Method = "paper",
     loss: Any = None,
     batch_size: int = 128,
@@ -152,7 +153,7 @@ def adversarial_loss_bound(
     y: Any = None,
     *,
     epsilon: float,
-    norm: Any = 2,
+    norm: Norm = 2,
     method: Method = "paper",
     loss: Any = None,
     batch_size: int = 128,

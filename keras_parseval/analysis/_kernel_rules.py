@@ -15,6 +15,7 @@ from keras_parseval._layer_kernels import (
     layer_kernels,
     overlaps,
 )
+from keras_parseval._precision import finite_float64
 from keras_parseval.analysis._activation_slopes import activation_constant
 from keras_parseval.analysis._operator_norms import dilate, estimate_norm, spectral_norm, torus_norm
 from keras_parseval.analysis._rules import Constant, lipschitz_rule
@@ -24,13 +25,7 @@ _SMALL = 2**20
 
 
 def _values(variable):
-    values = ops.convert_to_numpy(ops.cast(variable, "float32")).astype("float64")
-    if not np.isfinite(values).all():
-        raise ValueError(
-            "Weights with NaN or infinity have no Lipschitz constant; train again from weights "
-            f"that are finite. Received: such weights in {getattr(variable, 'path', 'a kernel')}"
-        )
-    return values
+    return finite_float64(variable, getattr(variable, "path", "a kernel"))
 
 
 def _with_activation(layer, call, bound, rule, estimate=None):

@@ -10,7 +10,7 @@ import rich.table
 from keras import ops
 
 from keras_parseval._keras_internals import Call, Graph, check_graph, graph_of
-from keras_parseval._validation import check_choice, check_norm
+from keras_parseval._validation import Norm, check_choice, check_norm
 from keras_parseval.analysis._all_rules import check_model, inside
 from keras_parseval.analysis._rules import Constant, LayerCall, apply_rule
 
@@ -117,7 +117,7 @@ def _join(constants):
     return ", ".join(f"{each:.4g}" for each in constants)
 
 
-def lipschitz_bound(model: Any, *, norm: Any = 2, method: Method = "paper") -> LipschitzBound:
+def lipschitz_bound(model: Any, *, norm: Norm = 2, method: Method = "paper") -> LipschitzBound:
     """An upper bound of a model's Lipschitz constant, from its input to its output.
 
     Whatever two inputs, the outputs differ by at most the bound times the difference
@@ -151,7 +151,7 @@ def lipschitz_bound(model: Any, *, norm: Any = 2, method: Method = "paper") -> L
     return bound_of(model, norm, method)
 
 
-def lipschitz_report(model: Any, *, norm: Any = 2, method: Method = "paper") -> LipschitzBound:
+def lipschitz_report(model: Any, *, norm: Norm = 2, method: Method = "paper") -> LipschitzBound:
     """Prints the Lipschitz bound of a model, layer by layer.
 
     Args:

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_parseval._precision import finite_float64
 from keras_parseval.analysis._activation_slopes import SLOPES, log_softmax_constant
 from keras_parseval.analysis._batch_axis import check_axes, check_known, count, mixes_examples
 from keras_parseval.analysis._layer_rules import spread
@@ -23,13 +24,7 @@ def is_tensor(argument):
 
 
 def _values(operation, constant):
-    values = ops.convert_to_numpy(ops.cast(constant, "float32")).astype("float64")
-    if not np.isfinite(values).all():
-        raise ValueError(
-            "Constants must be finite for a Lipschitz constant. "
-            f"Received: NaN or infinity in '{operation.name}'"
-        )
-    return values
+    return finite_float64(constant, f"a constant of '{operation.name}'")
 
 
 def _broadcast(operation, call):

@@ -13,7 +13,7 @@ from keras_parseval._batches import as_inputs, as_labels, check_labels
 from keras_parseval._classifier import Classifier, not_a_number
 from keras_parseval._compiled_loss import check_model, compiled_loss
 from keras_parseval._seed import Seed
-from keras_parseval._validation import check_choice, check_integer, check_norm
+from keras_parseval._validation import Norm, check_choice, check_integer, check_norm
 from keras_parseval.attacks._inputs import check_batch, check_inputs
 from keras_parseval.attacks._levels import (
     align_epsilon,
@@ -34,22 +34,7 @@ class Attack:
     An attack of your own is a frozen dataclass with one method, `perturbation`. Everything
     else, from the checks to the compiled evaluation at several levels, works with it.
 
-    Args:
-        norm: The norm that perturbations are measured in, `"inf"` or 2. Defaults to `"inf"`.
-        labels: Whose loss to increase. `"true"`: that of the true label, which must then be
-            given. `"predicted"`: that of the class the model predicts. `"least_likely"`: the
-            loss of the least likely class is decreased. `None` stands for the true labels
-            where they are given, and for the predicted ones where they are not, and in
-            `kp.AdversarialTraining`, into which no true label should leak. Defaults to `None`.
-        bounds: `None`, or the smallest and largest value that an input can have,
-            as `(low, high)`; adversarial examples are kept between. Defaults to `None`.
-        mask: `None`, or an array that broadcasts to the input, 0 where a
-            feature must stay as it is and 1 where it may move. Defaults to `None`.
-        loss: The loss to increase: any function of integer labels and the model's
-            output. `None` stands for the cross-entropy that the model was compiled with.
-            Defaults to `None`.
-        perturb: For a model with several inputs, the name (of a dictionary) or
-            index (of a list) of the one to perturb. Defaults to `None`.
+    All arguments are those of `kp.FGSM`.
 
     Example:
 
@@ -69,7 +54,7 @@ class Attack:
     ```
     """
 
-    norm: Any = "inf"
+    norm: Norm = "inf"
     labels: Labels | None = None
     bounds: tuple[float, float] | None = None
     mask: ArrayLike | None = None

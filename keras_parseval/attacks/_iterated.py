@@ -29,12 +29,9 @@ class IteratedFGSM(Attack):
             restart that misleads the model most is kept. Defaults to 1.
         seed: Integer seed of the random starts. Calls with the same seed start
             from the same points. Defaults to 0.
-        norm: As in `kp.FGSM`. Defaults to `"inf"`.
-        labels: As in `kp.FGSM`. The classes are those of the clean examples. Defaults to `None`.
-        bounds: As in `kp.FGSM`. Defaults to `None`.
-        mask: As in `kp.FGSM`. Defaults to `None`.
-        loss: As in `kp.FGSM`. Defaults to `None`.
-        perturb: As in `kp.FGSM`. Defaults to `None`.
+
+    The other arguments are those of `kp.FGSM`. Predicted and least likely labels are those of the
+    clean examples.
 
     Example:
 
@@ -118,21 +115,9 @@ class IteratedFGSM(Attack):
 class PGD(IteratedFGSM):
     """Projected gradient descent: iterated FGSM from a random point of the ball.
 
-    The attack of Madry et al. It is `kp.IteratedFGSM` with `random_start=True`, and takes the
-    same arguments.
+    The attack of Madry et al. It is `kp.IteratedFGSM` with `random_start=True`.
 
-    Args:
-        steps: Number of steps. Defaults to 10.
-        step_size: As in `kp.IteratedFGSM`. Defaults to `None`.
-        random_start: As in `kp.IteratedFGSM`. Defaults to `True`.
-        restarts: As in `kp.IteratedFGSM`. Defaults to 1.
-        seed: As in `kp.IteratedFGSM`. Defaults to 0.
-        norm: As in `kp.FGSM`. Defaults to `"inf"`.
-        labels: As in `kp.FGSM`. Defaults to `None`.
-        bounds: As in `kp.FGSM`. Defaults to `None`.
-        mask: As in `kp.FGSM`. Defaults to `None`.
-        loss: As in `kp.FGSM`. Defaults to `None`.
-        perturb: As in `kp.FGSM`. Defaults to `None`.
+    The other arguments are those of `kp.IteratedFGSM`.
 
     Example:
 

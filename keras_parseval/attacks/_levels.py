@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_parseval._validation import check_norm, check_number
+from keras_parseval._validation import Norm, check_norm, check_number
 
 DEFAULT_SNR = (50, 45, 40, 33)
 
@@ -42,7 +42,7 @@ def snr(x: Any, x_adv: Any) -> np.ndarray:
         return np.where(noise == 0, np.inf, 20 * np.log10(signal / noise))
 
 
-def epsilon_for_snr(x: Any, snr: float, norm: Any = "inf", mask: Any = None) -> np.ndarray:
+def epsilon_for_snr(x: Any, snr: float, norm: Norm = "inf", mask: Any = None) -> np.ndarray:
     """The size of a perturbation that has the given signal-to-noise ratio, for each example.
 
     A step of the fast gradient sign method changes every feature by epsilon,

@@ -127,7 +127,9 @@ class AdversarialTraining(keras.callbacks.Callback):
         return self.attack.static_key(self.model), self.ratio, magnitude, self.seed, *arrays
 
     def _attack_batch(self) -> Callable[[Any], Any]:
-        classifier = Classifier(self.model, self.attack.loss)
+        # Asked for once: on JAX, a callback that asks for its model ends the step.
+        model = self.model
+        classifier = Classifier(model, self.attack.loss)
 
         def attack_batch(data: Any) -> Any:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -138,7 +140,7 @@ class AdversarialTraining(keras.callbacks.Callback):
                     'use labels="predicted". Received: y=None'
                 )
             head, tail = _split(x, self.ratio)
-            seed = Seed(self.seed, _number_of_step(self.model))
+            seed = Seed(self.seed, _number_of_step(model))
             tensors = {"x": head, "epsilon": self._draw_epsilon(seed)}
             if y is not None:
                 tensors["y"] = _split(y, self.ratio)[0]
