@@ -70,12 +70,7 @@ class KernelLayout:
             )
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "scale": self.scale,
-            "groups": self.groups,
-            "axes": self.axes,
-            "heads": self.heads,
-        }
+        return {name: getattr(self, name) for name in ("scale", "groups", "axes", "heads")}
 
     def roles(self, shape: tuple[int, ...]) -> str:
         """One of `i`, `o`, `g` for each axis of a kernel of this shape, and `.` for a tap."""
