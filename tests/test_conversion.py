@@ -438,3 +438,17 @@ def test_applications_start_tight_train_and_are_saved(name, tmp_path):
     loaded = keras.models.load_model(tmp_path / "robust.keras")
     inputs, _ = images(2, (32, 32, 3))
     np.testing.assert_allclose(to_numpy(loaded(inputs)), to_numpy(robust(inputs)), rtol=1e-4)
+
+
+def test_training_the_counterpart_leaves_the_original_as_it_was():
+    hidden = [layers.Dense(8, "relu"), layers.Dense(8, "relu")]
+    model = keras.Sequential([keras.Input((6,)), *hidden, layers.Dense(3)])
+    x, y = np.ones((32, 6), "float32"), np.ones((32, 3), "float32")
+    model.compile("sgd", "mse")
+    model.fit(x, y, verbose=0)
+    before = [w.copy() for w in model.get_weights()]
+    robust = kp.parseval(model, verbose=0)
+    robust.compile("sgd", "mse")
+    robust.fit(x, y, epochs=2, verbose=0)
+    for ours, theirs in zip(model.get_weights(), before):
+        np.testing.assert_array_equal(ours, theirs)

@@ -24,6 +24,7 @@ PUBLIC = {name: getattr(plots, name) for name in plots.__all__}
 
 @pytest.fixture(autouse=True)
 def close_figures():
+    plt.close("all")  # those of other files, too
     yield
     plt.close("all")
 
