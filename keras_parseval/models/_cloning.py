@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_parseval._keras_internals import is_graph, lineages_of
@@ -136,7 +135,7 @@ def _weights_of(layer: Any, clone: Any) -> list[tuple[Any, Any]]:
 def _carry_weights(layer: Any, clone: Any) -> None:
     for ours, theirs in _weights_of(layer, clone):
         # A copy: JAX gives the memory of weights away when it trains, also that of the original.
-        ours.assign(np.array(ops.convert_to_numpy(theirs)))
+        ours.assign(ops.copy(ops.convert_to_tensor(theirs)))
         if ours.trainable != theirs.trainable:
             give(ours, trainable=theirs.trainable)
     # Preprocessing layers compute with values that they derive from their weights.
