@@ -13,6 +13,7 @@ import keras
 from benchmarks import (
     adversarial_training,
     constraint,
+    convolution,
     figure,
     gpu,
     lipschitz,
@@ -25,7 +26,8 @@ from benchmarks import (
 from benchmarks.timing import as_markdown
 
 MODULES = (
-    *(constraint, adversarial_training, robust_accuracy, lipschitz, simplex, scaling, memory, gpu),
+    *(constraint, convolution, adversarial_training, robust_accuracy, lipschitz, simplex),
+    *(scaling, memory, gpu),
 )
 BENCHMARKS = {name: each for module in MODULES for name, each in module.BENCHMARKS.items()}
 

@@ -9,7 +9,6 @@ import numpy as np
 
 import keras_parseval as kp
 from benchmarks import networks, peers
-from benchmarks.timing import interleave, ratios
 
 RATE, MOMENTUM, BETA = 0.1, 0.0, 1e-2
 
@@ -79,7 +78,6 @@ class Constraint:
 
     def run(self):
         base = self.network()
-        data = networks.examples(base, self.batch * self.batches)
         models = {
             name: networks.compiled(networks.with_hidden_layers(base, change), RATE, MOMENTUM)
             for name, change in self.contestants.items()
@@ -89,14 +87,8 @@ class Constraint:
             both = networks.with_hidden_layers(merged, OURS["ParsevalTightFrame"])
             models[BOTH] = networks.compiled(both, RATE, MOMENTUM)
         models |= self._deel_lip(base)
-
-        def fit(model):
-            return lambda: model.fit(*data, batch_size=self.batch, shuffle=False, verbose=0)
-
-        times = interleave({name: fit(model) for name, model in models.items()}, self.rounds)
-        rows = ratios(times, "plain")
+        rows = networks.compare_fits(models, self.batch, self.batches, self.rounds)
         for row in rows:
-            row["ms"] = round(row["ms"] / self.batches, 2)
             row["tightness"] = _tightness(models[row["contestant"]])
         return rows
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 import keras_parseval as kp
+from benchmarks.timing import interleave, ratios
 
 JIT_COMPILE = keras.backend.backend() != "torch"
 
@@ -68,6 +69,20 @@ def compiled(model, learning_rate=0.01, momentum=0.9):
     optimizer = keras.optimizers.SGD(learning_rate, momentum)
     model.compile(optimizer, loss, jit_compile=JIT_COMPILE)
     return model
+
+
+def compare_fits(models, batch, batches, rounds):
+    """The time of a training step of each model, beside that of the one that is called "plain"."""
+    data = examples(models["plain"], batch * batches)
+
+    def fit(model):
+        return lambda: model.fit(*data, batch_size=batch, shuffle=False, verbose=0)
+
+    times = interleave({name: fit(model) for name, model in models.items()}, rounds)
+    rows = ratios(times, "plain")
+    for row in rows:
+        row["ms"] = round(row["ms"] / batches, 2)
+    return rows
 
 
 def examples(model, count):

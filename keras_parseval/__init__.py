@@ -21,8 +21,14 @@ from keras_parseval.analysis import (
 )
 from keras_parseval.attacks import FGSM, IteratedFGSM
 from keras_parseval.callbacks import AdversarialEvaluation, AdversarialTraining, SpectrumLogger
-from keras_parseval.constraints import ParsevalTightFrame, Simplex, tight_frame
-from keras_parseval.initializers import TightFrame
+from keras_parseval.constraints import (
+    ParsevalConvolution,
+    ParsevalTightFrame,
+    Simplex,
+    tight_convolution,
+    tight_frame,
+)
+from keras_parseval.initializers import TightConvolution, TightFrame
 from keras_parseval.layers import ConvexAdd, MaxMin
 from keras_parseval.models import parseval, parseval_plan, tighten
 from keras_parseval.regularizers import TightFrameRegularizer
@@ -36,9 +42,11 @@ __all__ = [
     "ConvexAdd",
     "IteratedFGSM",
     "MaxMin",
+    "ParsevalConvolution",
     "ParsevalTightFrame",
     "Simplex",
     "SpectrumLogger",
+    "TightConvolution",
     "TightFrame",
     "TightFrameRegularizer",
     "certified_accuracy",
@@ -49,6 +57,7 @@ __all__ = [
     "parseval_plan",
     "robust_accuracy",
     "singular_values",
+    "tight_convolution",
     "tight_frame",
     "tighten",
     "tightness",

@@ -14,6 +14,8 @@ from keras_parseval._lending import lend
 _BACKEND = keras.backend.backend()
 # What Keras's random functions take for the type of a seed.
 SEED_DTYPE = {"tensorflow": "int64", "jax": "uint32"}.get(_BACKEND, "int32")
+# Whether Keras can take statistics over the batches of all replicas.
+SYNCHRONIZES_REPLICAS = _BACKEND == "tensorflow"
 
 # For each model, its variables' identities and its compiled functions. Neither keeps it alive.
 _compiled: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -187,7 +187,8 @@ def check_finite(inputs: Any) -> None:
 
 def check_labels(model: Any, loss: Any, y: Any, count: int) -> None:
     """Raise unless these can be the labels of so many examples, in the encoding of the loss."""
-    labels, by_number = ops.convert_to_numpy(y), label_encoding(model, loss) in ("integer", None)
+    labels = ops.convert_to_numpy(y)
+    by_number = label_encoding(model, loss, labels) in ("integer", None)
     output = _output_shape(model, labels, by_number)
     shape = (count, *(output[1:-1] if by_number else output[1:]))
     if labels.dtype.kind not in "biuf" or not _same_shape(labels.shape, shape):

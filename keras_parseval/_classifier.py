@@ -9,7 +9,13 @@ import numpy as np
 from keras import ops
 
 from keras_parseval._backend import call_compiled
-from keras_parseval._compiled_loss import encoding_of, resolve_loss
+from keras_parseval._compiled_loss import (
+    CrossentropyOfLogits,
+    encoding_of,
+    is_one_hot,
+    resolve_loss,
+    takes_logits,
+)
 from keras_parseval._keras_internals import calls_of, output_layer
 from keras_parseval._lending import lend
 
@@ -40,8 +46,20 @@ class Classifier:
         self.encoding = encoding_of(self.loss)
         self.activated_layer = None
         self.returns_probabilities = False
-        if self.encoding is not None and not self.loss.get_config()["from_logits"]:
+        if isinstance(self.loss, CrossentropyOfLogits):
+            self._check_logits()
+        elif self.encoding is not None and not takes_logits(self.loss):
             self._look_behind_the_activation()
+
+    def _check_logits(self):
+        for kind in ("integer", "binary"):
+            layer = _activated_output_layer(self.model, kind)
+            if layer is not None:
+                raise ValueError(
+                    f"A model with the loss `{type(self.loss).__name__}` must return logits; leave "
+                    "out the softmax or sigmoid of its last layer. "
+                    f"Received: model '{self.model.name}', which ends with it in '{layer.name}'"
+                )
 
     def _look_behind_the_activation(self):
         self.activated_layer = _activated_output_layer(self.model, self.encoding)
@@ -96,6 +114,9 @@ class Classifier:
         Cross-entropy is `softplus(m)`, where `m` are the log-odds against the label. Its gradient
         is `sigmoid(m)` times that of `m`: the same direction, but zero in floating
         point where the model is sure. So `m` itself is what an attack should raise.
+
+        With `kp.losses.MarginCrossentropy` these are the odds at its temperature. Its margin
+        changes `m` by a constant, and no direction.
         """
         if self.encoding is None:
             return ops.sum(self.loss(labels, outputs))
@@ -105,10 +126,12 @@ class Classifier:
         return ops.sum(ops.softplus(odds) if several else odds)
 
     def log_odds_against(self, labels, outputs):
-        """The logarithm of the odds that another class than the label is the right one."""
+        """The logarithm of the odds that another class than the label is right, to the loss."""
         if self.encoding == "binary":
             return outputs * (1.0 - 2.0 * ops.cast(labels, outputs.dtype))
         chosen = ops.one_hot(labels, outputs.shape[-1], dtype=outputs.dtype)
+        if isinstance(self.loss, CrossentropyOfLogits):
+            outputs = self.loss.adjust(outputs, chosen)
         others = ops.logsumexp(outputs - 1e30 * chosen, axis=-1)
         return others - ops.sum(chosen * outputs, axis=-1)
 
@@ -151,7 +174,7 @@ class Classifier:
 
     def true_labels(self, y, outputs):
         """The given labels, from whatever encoding the loss takes, as classes."""
-        if self.encoding == "one-hot":
+        if self.encoding == "one-hot" or (self.encoding == "either" and is_one_hot(y, outputs)):
             return ops.argmax(y, axis=-1)
         rank = len(outputs.shape) - (self.encoding != "binary")
         if len(y.shape) != rank:

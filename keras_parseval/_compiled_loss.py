@@ -4,6 +4,18 @@ from typing import Any
 
 import keras
 
+
+class CrossentropyOfLogits(keras.losses.Loss):
+    """The base of this library's own cross-entropies, that take logits and change them first.
+
+    Labels are integers or one-hot vectors: their shape tells.
+    """
+
+    def adjust(self, logits: Any, chosen: Any) -> Any:
+        """The logits whose cross-entropy it is; `chosen` are the labels as one-hot vectors."""
+        raise NotImplementedError(f"{type(self).__name__} must implement `adjust`.")
+
+
 _LOSSES = keras.losses
 # How each cross-entropy of Keras wants its labels.
 _ENCODINGS = {
@@ -12,6 +24,7 @@ _ENCODINGS = {
     _LOSSES.CategoricalFocalCrossentropy: "one-hot",
     _LOSSES.BinaryCrossentropy: "binary",
     _LOSSES.BinaryFocalCrossentropy: "binary",
+    CrossentropyOfLogits: "either",
 }
 _BY_NAME = {
     "sparse_categorical_crossentropy": _LOSSES.SparseCategoricalCrossentropy,
@@ -22,14 +35,30 @@ _BY_NAME = {
 }
 
 
-def label_encoding(model: Any, loss: Any = None) -> str | None:
-    """How a model's labels are encoded: `"integer"`, `"one-hot"`, `"binary"`, `None` if unknown."""
-    return encoding_of(resolve_loss(model, loss))
+def label_encoding(model: Any, loss: Any, labels: Any) -> str | None:
+    """How labels are encoded: `"integer"`, `"one-hot"`, `"binary"`, `None` if unknown."""
+    encoding = encoding_of(resolve_loss(model, loss))
+    if encoding != "either":
+        return encoding
+    outputs = getattr(model, "outputs", None)
+    # Where only data would tell the shape of the outputs, the labels' own values must do.
+    one_hot = is_one_hot(labels, outputs[0]) if outputs else labels.ndim > 1 and (labels <= 1).all()
+    return "one-hot" if one_hot else "integer"
 
 
 def encoding_of(loss: Any) -> str | None:
-    """How a loss wants its labels: as `label_encoding` says it."""
+    """How a loss wants its labels: as `label_encoding` says it, or `"either"` of the first two."""
     return next((name for kind, name in _ENCODINGS.items() if isinstance(loss, kind)), None)
+
+
+def is_one_hot(labels: Any, logits: Any) -> bool:
+    """Whether labels that may be integers are one-hot vectors, or other distributions."""
+    return len(labels.shape) == len(logits.shape) and labels.shape[-1] == logits.shape[-1] != 1
+
+
+def takes_logits(loss: Any) -> bool:
+    """Whether a cross-entropy is one of logits, not of probabilities."""
+    return isinstance(loss, CrossentropyOfLogits) or loss.get_config()["from_logits"]
 
 
 def check_model(model: Any) -> None:

@@ -1,5 +1,6 @@
 """The one file that touches what Keras keeps private: the graph, layers inside layers, counters."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -7,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+
+from keras_parseval._lending import lend
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -199,6 +202,14 @@ def output_layer(model: Any) -> Any:
     return output_layer(layer) if isinstance(layer, keras.Model) else layer
 
 
+def is_activated(tensor: Any) -> bool:
+    """Whether a tensor is known to be what a softmax or sigmoid returned.
+
+    Keras keeps the logits with it, where the backend lets it.
+    """
+    return hasattr(tensor, "_keras_logits")
+
+
 def lineages_of(model: Any, ancestors: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every layer, operation and model inside a model, each at the end of those around it."""
     for operation in getattr(model, "operations", model.layers):
@@ -229,3 +240,21 @@ def minibatch_counter(optimizer: Any) -> Any:
     `iterations` counts those that gradients accumulate over as one.
     """
     return getattr(optimizer, "inner_optimizer", optimizer).variables[0]
+
+
+@contextlib.contextmanager
+def in_single_precision(model: Any) -> Iterator[None]:
+    """Within this context, all that the model computes in half precision is computed in float32."""
+    half = ("float16", "bfloat16")
+    layers = [layer for _, layer in layers_by_path(model)]
+    inputs = [each for layer in layers if is_graph(layer) for each in layer.inputs or ()]
+    inputs += [layer for layer in layers if isinstance(layer, keras.layers.InputLayer)]
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            if layer.compute_dtype in half:
+                stack.enter_context(lend(layer, dtype_policy=keras.DTypePolicy("float32")))
+        for each in inputs:
+            # A model that is nested in another casts what it is given.
+            if each.dtype in half:
+                stack.enter_context(lend(each, _dtype="float32"))
+        yield

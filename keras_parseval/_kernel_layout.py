@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
 from keras import ops
 
 from keras_parseval._validation import check_integer, check_scale
@@ -116,6 +117,11 @@ class KernelLayout:
         order = self._order(shape)
         kernel = ops.reshape(matrices, [shape[axis] for axis in order])
         return _transpose(kernel, [order.index(axis) for axis in range(len(shape))])
+
+    def relative_matrices(self, kernel: Any) -> np.ndarray:
+        """The matrices in double precision, divided by the target: 1 is the value aimed at."""
+        matrices = ops.convert_to_numpy(self.to_matrices(kernel)).astype("float64")
+        return matrices / self.target(tuple(kernel.shape))
 
     def _order(self, shape: tuple[int, ...]) -> list[int]:
         """The axes of the kernel, groups first and outputs last."""

@@ -1,16 +1,33 @@
 """Whether a constraint reads a kernel as its layer computes with it."""
 
+from typing import Literal
+
 import keras
 
+from keras_parseval._convolution_layout import ConvolutionLayout
 from keras_parseval._kernel_layout import AXES, KernelLayout
 from keras_parseval._layer_kernels import LayerKernel, is_parseval
 
+# How convolutions are read: as flattened kernels, or as operators.
+Convolutions = Literal["kernel", "operator"]
+CONVOLUTION_READINGS: tuple[Convolutions | None, ...] = ("kernel", "operator", None)
 
-def layout_in_use(kernel: LayerKernel) -> KernelLayout:
-    """How a kernel is read: as its constraint says, unless that is a mistake."""
-    if is_parseval(kernel) and not misreading(kernel):
-        return kernel.constraint.layout
-    return kernel.layout
+
+def layout_in_use(
+    kernel: LayerKernel, convolutions: Convolutions | None = None
+) -> KernelLayout | ConvolutionLayout:
+    """How a kernel is read: as its constraint says, unless that is a mistake.
+
+    Args:
+        kernel: The kernel.
+        convolutions: How the kernels of convolutions are read, if not as the constraint says.
+    """
+    if convolutions == "operator" or (_aims_at_operator(kernel) and convolutions is None):
+        own: KernelLayout | ConvolutionLayout = kernel.operator or kernel.layout
+    else:
+        own = kernel.layout
+    told = kernel.constraint.layout if is_parseval(kernel) and not misreading(kernel) else own
+    return told if type(told) is type(own) else own
 
 
 def misreading(kernel: LayerKernel) -> str:
@@ -22,6 +39,8 @@ def misreading(kernel: LayerKernel) -> str:
     """
     if not is_parseval(kernel):
         return ""
+    if _aims_at_operator(kernel):
+        return _misread_operator(kernel)
     told, own = kernel.constraint.layout, kernel.layout
     shape = tuple(kernel.variable.shape)
     read, computed = told.roles(shape), own.roles(shape)
@@ -33,6 +52,22 @@ def misreading(kernel: LayerKernel) -> str:
         return f"axes={own.axes!r}{several}"
     if told.axes == AXES and told.groups != own.groups:
         return f"groups={own.groups!r}"
+    return ""
+
+
+def _aims_at_operator(kernel: LayerKernel) -> bool:
+    return is_parseval(kernel) and isinstance(kernel.constraint.layout, ConvolutionLayout)
+
+
+def _misread_operator(kernel: LayerKernel) -> str:
+    told, own = kernel.constraint.layout, kernel.operator
+    shape = tuple(kernel.variable.shape)
+    if own is None:
+        return "" if type(kernel) is not LayerKernel else "kp.ParsevalTightFrame in its place"
+    if told.groups != own.groups:
+        return f"groups={own.groups}"
+    if told.steps_along(shape) != own.steps_along(shape):
+        return f"strides={own.strides}"
     return ""
 
 

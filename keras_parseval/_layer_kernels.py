@@ -8,10 +8,11 @@ from typing import Any
 
 import keras
 
+from keras_parseval._convolution_layout import ConvolutionLayout
 from keras_parseval._keras_internals import layers_by_path
 from keras_parseval._kernel_layout import KernelLayout
 from keras_parseval._lending import give
-from keras_parseval.constraints import ParsevalTightFrame
+from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame
 
 _LAYERS = keras.layers
 CONVOLUTIONS = (_LAYERS.Conv1D, _LAYERS.Conv2D, _LAYERS.Conv3D)
@@ -48,6 +49,18 @@ class LayerKernel:
     def constraint(self) -> Any:
         """What constrains the kernel, or `None`."""
         return getattr(self.layer, f"{self.prefix}_constraint")
+
+    @property
+    def operator(self) -> ConvolutionLayout | None:
+        """How the kernel is read as a convolution; `None` if it is not one, or depthwise."""
+        if isinstance(self.layer, CONVOLUTIONS):
+            layout = ConvolutionLayout(self.layer.strides, self.layer.groups)
+        elif isinstance(self.layer, TRANSPOSED):
+            layout = ConvolutionLayout(self.layer.strides)
+        else:
+            return None
+        depthwise = self.layer.built and layout.is_only_shifts(tuple(self.variable.shape))
+        return None if depthwise else layout
 
 
 def layer_kernels(layer: Any) -> list[LayerKernel]:
@@ -124,18 +137,22 @@ def attention_layout(layer: Any) -> KernelLayout | None:
 
 
 def is_parseval(kernel: LayerKernel) -> bool:
-    """Whether a kernel is kept tight by the constraint."""
-    return isinstance(kernel.constraint, ParsevalTightFrame)
+    """Whether a kernel is kept tight by one of the constraints."""
+    return isinstance(kernel.constraint, (ParsevalTightFrame, ParsevalConvolution))
 
 
-def constrain_kernel(kernel: LayerKernel, **options: Any) -> None:
-    """Put a `kp.ParsevalTightFrame` on a kernel of a layer that was made here, and is not built.
+def constrain_kernel(kernel: LayerKernel, by: type, **options: Any) -> None:
+    """Put a constraint on a kernel of a layer that was made here, and is not built.
 
     Args:
         kernel: The kernel.
+        by: The class of the constraint, `ParsevalTightFrame` or `ParsevalConvolution`.
         **options: Arguments of `kp.ParsevalTightFrame`, without those of the layout.
     """
-    constraint = ParsevalTightFrame(**options, **kernel.layout.get_config())
+    if by is ParsevalConvolution and kernel.operator:
+        constraint: Any = ParsevalConvolution(options["beta"], **kernel.operator.get_config())
+    else:
+        constraint = ParsevalTightFrame(**options, **kernel.layout.get_config())
     give(kernel.layer, **{f"{kernel.prefix}_constraint": constraint})
 
 

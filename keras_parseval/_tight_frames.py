@@ -22,9 +22,9 @@ def tight_frame_step(matrix: Any, beta: float, scale: float = 1.0) -> Any:
     value `t` to `t (1 + beta - beta t**2 / scale**2)`, which draws it towards
     `scale`. The map diverges from singular values above
     `scale (1 + 2 / beta)**0.5`; `beta` is therefore lowered, when it has to
-    be, to half the inverse of an upper bound on `(t / scale)**2`. From any start, no
+    be, by an upper bound on `(t / scale)**2 - 1`. From any start, no
     singular value then ends above its start or above `scale`, whichever is larger, and none
-    is shrunk by more than a half.
+    ends below `scale` that was above it, unless it is shrunk by less than a half.
 
     Args:
         matrix: Tensor of shape `(..., n, d)`, wide or tall; `W` and its
@@ -45,7 +45,7 @@ def tight_frame_step(matrix: Any, beta: float, scale: float = 1.0) -> Any:
     keras.ops.svd(matrix, compute_uv=False)  # all ones
     ```
     """
-    return _retract(_check_rank(matrix), check_beta(beta), check_scale(scale))
+    return retract(_check_rank(matrix), check_beta(beta), check_scale(scale))
 
 
 @keep_dtype
@@ -87,7 +87,7 @@ def sampled_tight_frame_step(
     if unbiased and count < units:
         beta = min(0.5, beta * (units * (units - 1)) / (count * (count - 1)))
     chosen = sample_units(matrix, count, axis)
-    step = _retract(ops.take(matrix, chosen, axis=axis), beta, scale)
+    step = retract(ops.take(matrix, chosen, axis=axis), beta, scale)
     return _replace(matrix, chosen, step, axis)
 
 
@@ -113,18 +113,74 @@ def _check_count(count: Any, rows: int) -> None:
     )
 
 
-def _retract(matrix: Any, beta: float, scale: float) -> Any:
+def retract(matrix: Any, beta: float, scale: float) -> Any:
     """The retraction, with the safeguard that `tight_frame_step` describes."""
+    return _retract_and_measure(matrix, beta, scale)[0]
+
+
+@keep_dtype
+def settle(matrix: Any, scale: float) -> Any:
+    """Steps of full size until the singular values are within about 2% of `scale`, 8 at most.
+
+    Mostly one. The last step squares the error, so that it may be 0.25 before it.
+    """
+
+    def go_on(matrix: Any, error: Any) -> Any:
+        return ops.max(error) > 0.25
+
+    def step(matrix: Any, error: Any) -> tuple[Any, Any]:
+        return _retract_and_measure(matrix, 0.5, scale)
+
+    start = _retract_and_measure(matrix, 0.5, scale)
+    return ops.while_loop(go_on, step, start, maximum_iterations=7)[0]
+
+
+def _retract_and_measure(matrix: Any, beta: float, scale: float) -> tuple[Any, Any]:
+    """One step, and a bound on the relative error of the squared singular values before it."""
     gram = _small_gram(matrix) / scale**2
-    # The largest absolute row sum is never below the largest eigenvalue.
-    bound = ops.max(ops.sum(ops.abs(gram), axis=-1, keepdims=True), axis=-2, keepdims=True)
-    beta = ops.minimum(ops.cast(beta, matrix.dtype), 0.5 / bound)
+    excess = gram - ops.eye(gram.shape[-1], dtype=gram.dtype)
+    error = spectral_error(ops.abs(excess))
     # Beta comes last: no copy of the Gram matrix is made for it.
-    image = gram @ matrix if _is_wide(matrix) else matrix @ gram
-    step = matrix + beta * (matrix - image)
+    image = excess @ matrix if _is_wide(matrix) else matrix @ excess
+    return take_step(matrix, image, beta, error), error
+
+
+def spectral_error(magnitudes: Any) -> Any:
+    """An upper bound on the largest absolute eigenvalue, the better of two without products.
+
+    The largest absolute row sum is good for many small entries, the Frobenius norm for a few large
+    directions.
+
+    Args:
+        magnitudes: The absolute values of Hermitian matrices, of shape `(..., n, n)`.
+
+    Returns:
+        Tensor of shape `(..., 1, 1)`.
+    """
+    row_sums = ops.sum(magnitudes, axis=-1, keepdims=True)
+    squares = ops.sum(ops.square(magnitudes), axis=(-2, -1), keepdims=True)
+    return ops.minimum(ops.max(row_sums, axis=-2, keepdims=True), ops.sqrt(squares))
+
+
+def take_step(weights: Any, direction: Any, beta: float, error: Any) -> Any:
+    """`weights - beta direction`, with `beta` lowered where a singular value would go too far.
+
+    A step takes a singular value `t` to `t (1 - beta (t**2 - 1))`. With the first of the two
+    limits none is shrunk by more than a half. With the second the largest, if the error
+    is sharp, comes down to 1 at once, and none above 1 falls below it.
+
+    Args:
+        weights: Tensor.
+        direction: Tensor of the same shape.
+        beta: Step size in (0, 0.5].
+        error: Tensor, an upper bound on `t**2 - 1`.
+    """
+    largest = 1.0 + error
+    limit = ops.maximum(0.5 / error, 1.0 / (largest + ops.sqrt(largest)))
+    step = weights - ops.minimum(limit, beta) * direction
     # The third power of a larger kernel may not be a number in float32; half of it does no harm.
-    too_large = ops.logical_and(bound > 1e24, ops.isfinite(bound))
-    return ops.where(too_large, matrix / 2, step)
+    too_large = ops.logical_and(error > 1e12, ops.isfinite(error))
+    return ops.where(too_large, weights / 2, step)
 
 
 def _small_gram(matrix: Any) -> Any:

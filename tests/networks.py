@@ -162,6 +162,12 @@ BLOCKS = {
     "SpectralNormalization": _layer(lambda rng: L.SpectralNormalization(L.Conv2D(3, 2))),
     "Identity": _layer(lambda rng: L.Identity()),
 }
+for _name in ("Resizing", "bilinear"):
+    try:
+        BLOCKS[_name](np.zeros((1, 4, 4, 2), "float32"), np.random.default_rng(0))
+    except (ImportError, ValueError):
+        # Older versions of Keras ask for torchvision, or do not know `antialias`.
+        del BLOCKS[_name]
 ENDS = {
     "Flatten": lambda: L.Flatten(),
     "global average": lambda: L.GlobalAveragePooling2D(),

@@ -1,11 +1,12 @@
 """Trains on one device of JAX, and on several, and writes what came out of both.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=N python shards.py N RESULTS
+    XLA_FLAGS=--xla_force_host_platform_device_count=4 python shards.py 2 4 RESULTS
 
 Also compiles the retraction of kernels that lie on several devices, and notes what it sends.
 """
 
 import json
+import os
 import re
 import sys
 
@@ -28,9 +29,8 @@ def distributions(devices):
     layouts["dense.*/kernel"] = (None, "model")
     layouts["dense.*/bias"] = ("model",)
     return {
-        "one": None,
-        "data": distribution.DataParallel(devices=names),
-        "model": distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch"),
+        "DataParallel": distribution.DataParallel(devices=names),
+        "ModelParallel": distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch"),
     }
 
 
@@ -58,22 +58,31 @@ def sent(shape, axis, devices, rows):
     return [(kind, [int(n) for n in size.split(",") if n]) for size, kind in _SENT.findall(text)]
 
 
-def main(devices, results):
-    arrays = {}
-    for name in ("plain, full", "adversarial, sampled"):
-        for kind, parallel in distributions(devices).items():
-            weights = weights_of(parallel, **SCENARIOS[name])
-            arrays |= {f"{name}/{kind}/{index}": each for index, each in enumerate(weights)}
-    messages = {
+def messages(devices):
+    """What is sent for kernels of several shapes; with sampled rows only where all is run."""
+    everything = "KERAS_PARSEVAL_ALL" in os.environ
+    return {
         f"{'x'.join(map(str, shape))} split along {axis}, rows={rows}": sent(
             shape, axis, devices, rows
         )
         for shape in ((512, 128), (128, 512), (3, 3, 64, 128))
         for axis in (-1, -2)
-        for rows in (1.0, 0.25)
+        for rows in (1.0, 0.25)[: 1 + everything]
     }
-    np.savez(results, messages=json.dumps(messages), **arrays)
+
+
+def main(counts, results):
+    arrays = {f"{devices}/messages": json.dumps(messages(devices)) for devices in counts}
+    for name in ("plain, full", "adversarial, sampled"):
+        runs = {(1, "one"): None}
+        for devices in counts:
+            runs |= {(devices, kind): each for kind, each in distributions(devices).items()}
+        for (devices, kind), parallel in runs.items():
+            weights = weights_of(parallel, **SCENARIOS[name])
+            path = f"{devices}/{name}/{kind}"
+            arrays |= {f"{path}/{index}": each for index, each in enumerate(weights)}
+    np.savez(results, **arrays)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main([int(each) for each in sys.argv[1:-1]], sys.argv[-1])

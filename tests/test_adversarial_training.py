@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 from classifiers import CLASSES, FEATURES, copy_of, points, probed_model
-from conftest import BACKEND, JIT_COMPILE, to_numpy
+from conftest import BACKEND, JIT_COMPILE, compiled, to_numpy
 from test_attacks import BAD_MODELS
 
 import keras_parseval as kp
@@ -80,10 +80,11 @@ def test_magnitudes_follow_the_truncated_half_normal():
     from keras_parseval._seed import Seed
     from keras_parseval.callbacks._adversarial_training import draw_magnitude
 
-    draws = np.empty(10_000)
-    for step in range(len(draws)):
-        draws[step] = to_numpy(draw_magnitude(2 / 255, Seed(0, step)))
-    z = np.sort(draws) / (2 / 255)
+    def draw_all(steps):
+        return keras.ops.map(lambda step: draw_magnitude(2 / 255, Seed(0, step)), steps)
+
+    draws = to_numpy(compiled(draw_all)(keras.ops.arange(10_000)))
+    z = np.sort(draws.astype("float64")) / (2 / 255)
     assert 0 <= z[0] and z[-1] <= 2
     cumulative = np.array([erf(value / 2**0.5) for value in z]) / erf(2**0.5)
     steps = np.arange(len(z) + 1) / len(z)

@@ -22,11 +22,12 @@ class Instance:
     arguments: dict
 
     def model(self, policy="float32"):
-        inputs = keras.Input((6,), name="inputs")
-        hidden = self.use(self.make(**self.arguments), policy)(inputs)
+        inputs, made = keras.Input((6,), name="inputs"), self.make(**self.arguments)
+        hidden = self.use(made, policy)(inputs)
         outputs = keras.layers.Dense(3, dtype=policy)(hidden)
         model = keras.Model(inputs, keras.layers.Activation("linear", dtype="float32")(outputs))
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        own = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        loss = made if isinstance(made, keras.losses.Loss) else own
         model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=JIT_COMPILE)
         return model
 
@@ -89,6 +90,10 @@ def after_dense(instance, policy):
     return lambda x: instance(keras.layers.Dense(8, dtype=policy)(x))
 
 
+def as_loss(instance, policy):
+    return keras.layers.Dense(8, dtype=policy)
+
+
 def between_branches(instance, policy):
     return lambda x: instance([keras.layers.Dense(8, dtype=policy)(x) for _ in range(2)])
 
@@ -117,10 +122,18 @@ INSTANCES = {
     "ParsevalTightFrame heads": Instance(
         kp.ParsevalTightFrame, in_attention(CONSTRAINT), {"heads": [[2, 3], [4, 3]]}
     ),
+    "ParsevalConvolution": Instance(
+        kp.ParsevalConvolution,
+        in_convolution(CONSTRAINT, groups=2),
+        {"beta": 0.4, "groups": 2, "steps": 1},
+    ),
     "Simplex": Instance(kp.Simplex, in_dense(CONSTRAINT), {"axis": 0}),
     "TightFrame": Instance(kp.TightFrame, in_dense(INITIALIZER), {"seed": 4}),
     "TightFrame grouped": Instance(
         kp.TightFrame, in_convolution(INITIALIZER, groups=4), {"scale": 0.5, "groups": 4}
+    ),
+    "TightConvolution": Instance(
+        kp.TightConvolution, in_convolution(INITIALIZER), {"strides": [1], "seed": 4}
     ),
     "TightFrame heads": Instance(
         kp.TightFrame, in_attention(INITIALIZER), {"heads": [[2, 3], [4, 3]]}
@@ -133,6 +146,12 @@ INSTANCES = {
         kp.ConvexAdd, between_branches, {"coefficients_initializer": "random_uniform"}
     ),
     "MaxMin": Instance(kp.MaxMin, after_dense, {"axis": -1}),
+    "BatchCentering": Instance(
+        kp.layers.BatchCentering, after_dense, {"momentum": 0.9, "beta_regularizer": "l2"}
+    ),
+    "MarginCrossentropy": Instance(
+        kp.losses.MarginCrossentropy, as_loss, {"margin": 0.4, "temperature": 0.5}
+    ),
 }
 
 
@@ -176,20 +195,16 @@ def check_is_registered(instance, tmp_path):
     assert type(twin) is type(made) and twin.get_config() == made.get_config()
 
 
-def check_trains_compiled(instance, tmp_path):
-    model = instance.model()
-    before = [weights.copy() for weights in model.get_weights()]
-    history = model.fit(*data(), batch_size=8, epochs=2, verbose=0).history
-    assert np.isfinite(history["loss"]).all()
-    assert any((a != b).any() for a, b in zip(before, model.get_weights()))
-
-
-def check_two_runs_agree(instance, tmp_path):
+def check_trains_compiled_and_two_runs_agree(instance, tmp_path):
     models = []
     for _ in range(2):
         keras.utils.set_random_seed(5)
-        models.append(instance.model())
-        models[-1].fit(*data(), batch_size=8, epochs=2, verbose=0)
+        model = instance.model()
+        before = [weights.copy() for weights in model.get_weights()]
+        history = model.fit(*data(), batch_size=8, epochs=2, verbose=0).history
+        assert np.isfinite(history["loss"]).all()
+        assert any((a != b).any() for a, b in zip(before, model.get_weights()))
+        models.append(model)
     same_weights(*models)
 
 

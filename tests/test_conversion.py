@@ -79,7 +79,7 @@ def test_every_kind_of_layer_is_constrained_in_its_own_way():
         ("dense", "kernel"): 1,
     }
     for kernel in kernels.values():
-        common = {"beta": 0.2, "rows": 0.5, "unbiased": True, "steps": 1}
+        common = {"beta": 0.2, "rows": 0.5, "unbiased": True, "steps": "auto"}
         assert kernel.constraint.get_config() == {**common, **kernel.layout.get_config()}
         # Keras applies the constraint of the variable, whatever the layer says.
         assert kernel.variable.constraint is kernel.constraint

@@ -1,9 +1,10 @@
 """Many devices do what one does, and a worker that dies takes nobody into an endless wait.
 
-Devices are virtual, all on one CPU, and workers are processes of one machine. Each run
-has a process of its own, because devices must be set up before a backend starts.
+Devices are virtual, all on one CPU, and workers are processes of one machine. They
+have processes of their own, because devices must be set up before a backend starts.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ from conftest import BACKEND
 from parallel import SCENARIOS
 
 HERE = Path(__file__).parent
+# How many devices there are, beside one.
+COUNTS = (2, 4)
 # Seconds in which a worker must notice that another is gone; TensorFlow takes about ten.
 PATIENCE = 120
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="for TensorFlow's strategies")
@@ -36,16 +39,19 @@ def largest_difference(ours, theirs):
     return max(abs(one - other).max() for one, other in zip(ours, theirs, strict=True))
 
 
+def under(results, *path):
+    """The arrays whose names begin with this path."""
+    prefix = "/".join(map(str, path)) + "/"
+    return [array for key, array in results.items() if key.startswith(prefix)]
+
+
 @on_tensorflow
-@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("replicas", COUNTS)
 def test_replicas_train_as_one_device(replicas, tmp_path):
     run("replicas.py", replicas, tmp_path / "results.npz")
-    results = np.load(tmp_path / "results.npz")
+    results = dict(np.load(tmp_path / "results.npz"))
     for name in SCENARIOS:
-        one, many = (
-            [array for key, array in results.items() if key.startswith(f"{name}/{kind}/")]
-            for kind in ("one", "replicas")
-        )
+        one, many = (under(results, name, kind) for kind in ("one", "replicas"))
         for copies in many:
             assert len(copies) == replicas
             for copy in copies[1:]:
@@ -104,23 +110,21 @@ def test_workers_go_on_after_one_was_killed(tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="for the distributions of Keras, which JAX has")
-@pytest.mark.parametrize("devices", [2, 4])
-def test_shards_train_as_one_device(devices, tmp_path):
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    run("shards.py", devices, tmp_path / "results.npz", XLA_FLAGS=flags, JAX_ENABLE_X64="1")
-    results = np.load(tmp_path / "results.npz")
+def test_shards_train_as_one_device(tmp_path):
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={max(COUNTS)}"
+    results_file = tmp_path / "results.npz"
+    run("shards.py", *COUNTS, results_file, XLA_FLAGS=flags, JAX_ENABLE_X64="1")
+    results = dict(np.load(results_file))
     for name in ("plain, full", "adversarial, sampled"):
-        one, *others = (
-            [array for key, array in results.items() if key.startswith(f"{name}/{kind}/")]
-            for kind in ("one", "data", "model")
-        )
-        for kind, other in zip(("DataParallel", "ModelParallel"), others, strict=True):
-            difference = largest_difference(one, other)
+        one = under(results, 1, name, "one")
+        for devices, kind in itertools.product(COUNTS, ("DataParallel", "ModelParallel")):
+            difference = largest_difference(one, under(results, devices, name, kind))
             print(f"{kind} on {devices}, {name}: weights differ by {difference:.1e}")
             assert difference < 1e-5
-    messages = json.loads(str(results["messages"]))
-    for name, sent in messages.items():
-        print(f"{name}: {sent}")
-    # Split along its longer side, a kernel stays where it is: only its Gram matrix is summed up.
-    for kernel in ("512x128 split along -2", "128x512 split along -1"):
-        assert messages[f"{kernel}, rows=1.0"] == [["all-reduce", [128, 128]]]
+    for devices in COUNTS:
+        messages = json.loads(str(results[f"{devices}/messages"]))
+        for name, sent in messages.items():
+            print(f"{name}, {devices} devices: {sent}")
+        # Split along its longer side, a kernel stays where it is: its Gram matrix is summed up.
+        for kernel in ("512x128 split along -2", "128x512 split along -1"):
+            assert messages[f"{kernel}, rows=1.0"] == [["all-reduce", [128, 128]]]

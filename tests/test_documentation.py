@@ -67,7 +67,8 @@ def test_the_code_of_the_page_on_devices_runs(tmp_path):
     # In a process of its own, because devices must be set up before a backend starts.
     program = tmp_path / "page.py"
     program.write_text(runnable(PROGRAMS[DEVICES].read_text()))
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    environment = {**os.environ, "XLA_FLAGS": flags}
     process = subprocess.run(
         [sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

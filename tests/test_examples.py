@@ -37,12 +37,16 @@ MEASURED = {
         "clean {clean_share} and {plain_clean_share}."
     ),
     "certify_and_inspect.py": "Measured: {changed} of {examples} changed under 100 steps.",
+    "certified_convnet.py": (
+        "Measured: certified at 0.5: {by_operators}, with tight kernels {by_kernels}."
+    ),
     "beyond_images.py": (
         "Measured: constant {bound}; accuracy {share}, certified "
         "{half_share} at 0.5, {one_share} at 1."
     ),
 }
 FIGURES = {
+    "certified_convnet.py": {"convnet-figures/spectra.png"},
     "certify_and_inspect.py": {
         f"certify-figures/{name}.png" for name in ("bounds", "dimensions", "spectra")
     },

@@ -4,7 +4,6 @@ import functools
 import inspect
 import io
 import json
-import os
 import re
 import tempfile
 import zipfile
@@ -15,51 +14,16 @@ import hypothesis.strategies as st
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND, to_numpy
+from conftest import to_numpy
+from fuzzing import COUNT, REFUSED, answer, is_finite, several
 
 import keras_parseval as kp
-
-# More for a long run: KERAS_PARSEVAL_EXAMPLES=2000 python -m pytest -n 0 -s tests/test_fuzz.py.
-EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", 2 if BACKEND == "jax" else 15))
-COUNT = {"examples": 0}
-
-
-def several(times=1.0):
-    """As many examples as the run has time for; slow tests take a part of them."""
-    return hypothesis.settings(
-        deadline=None,
-        max_examples=max(3, int(EXAMPLES * times)),
-        derandomize="KERAS_PARSEVAL_EXAMPLES" not in os.environ,
-        database=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
 
 
 @pytest.fixture(scope="module", autouse=True)
 def report():
     yield
     print(f"\nfuzzed with {COUNT['examples']} examples")
-
-
-REFUSED = object()
-# Keras refuses some inputs itself, in words of its own.
-KERAS = ("expected", "Expected", "Could not interpret", "Unknown `config`")
-CLEAR = ("Received", "no direction to attack in", *KERAS)
-
-
-def answer(function, *args, **kwargs):
-    """What a call returns; or `REFUSED`, if that was done with an error that can be understood."""
-    COUNT["examples"] += 1
-    try:
-        return function(*args, **kwargs)
-    except (ValueError, TypeError) as error:
-        assert any(words in str(error) for words in CLEAR), repr(error)
-        return REFUSED
-
-
-def is_finite(*structure):
-    arrays = [np.asarray(to_numpy(each), "float64") for each in keras.tree.flatten(structure)]
-    return all(np.isfinite(array).all() for array in arrays)
 
 
 # What is put in place of any argument.
@@ -363,7 +327,8 @@ def test_covariance_dimensions(case, per_class):
         assert result.examples == len(x) and np.isfinite(x).all()
         assert 0 <= result.overall[0] <= result.features[0]
     elif good_inputs and len(x):
-        assert per_class and not good_labels
+        # Labels of another number are refused whether they are used or not.
+        assert not good_labels and (per_class or (y is not None and len(y) != len(x)))
 
 
 NUMBERS = tensors(dtypes=["float32", "float64", "int32"])

@@ -124,10 +124,13 @@ def test_large_images_are_resized_in_parts():
     model = keras.Sequential([keras.Input((64, 300, 3)), L.Resizing(96, 150)])
     small = keras.Sequential([keras.Input((64, 1, 1)), L.Resizing(96, 1)])
     narrow = keras.Sequential([keras.Input((1, 300, 1)), L.Resizing(1, 150)])
-    separate = [
-        np.linalg.norm(matrix_of(each).reshape(-1, size), 2)
-        for each, size in ((small, 64), (narrow, 300))
-    ]
+    try:
+        separate = [
+            np.linalg.norm(matrix_of(each).reshape(-1, size), 2)
+            for each, size in ((small, 64), (narrow, 300))
+        ]
+    except ImportError as error:  # of torchvision, by older versions of Keras
+        pytest.skip(str(error))
     assert kp.lipschitz_bound(model).bound == pytest.approx(math.prod(separate), rel=1e-4)
 
 

@@ -1,8 +1,10 @@
+import os
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from conftest import BACKEND, compiled, singular_values, to_numpy
+from conftest import compiled, singular_values, to_numpy
 from hypothesis.extra import numpy as hnp
 from keras import ops
 
@@ -33,7 +35,7 @@ def test_safeguard_shortens_the_step_only_when_it_must(rng):
         after = np.diagonal(
             left.T @ to_numpy(kp.constraints.tight_frame_step(start, 0.5)) @ right.T
         )
-        assert (after >= 0.5 * before * (1 - 1e-4)).all()
+        assert (after >= np.minimum(0.5 * before, 1.0) * (1 - 1e-4)).all()
         assert (after <= np.maximum(before, 1.0) * (1 + 1e-4)).all()
 
 
@@ -115,8 +117,7 @@ def tightness(matrix):
 
 def test_unbiased_sampling_is_as_tight_as_the_full_step():
     """The library's cheap mode, at one hundredth of the arithmetic."""
-    # The same property on a smaller matrix, where the arithmetic is another backend's.
-    units, updates = (512, 2000) if BACKEND == "tensorflow" else (200, 2000)
+    units, updates = (512, 2000) if os.environ.get("KERAS_PARSEVAL_ALL") else (200, 2000)
     count = units // 10
     steps = {
         "full": lambda matrix: kp.constraints.tight_frame_step(matrix, 3e-4),

@@ -1,10 +1,10 @@
 """A model that is trained and evaluated again and again needs neither more memory nor compilers."""
 
 import gc
+import mmap
 import os
 
 import keras
-import numpy as np
 import pytest
 from classifiers import CLASSES, FEATURES, points
 from conftest import BACKEND, JIT_COMPILE
@@ -56,9 +56,13 @@ needs_proc = pytest.mark.skipif(
 @needs_proc
 def test_what_is_measured_is_the_memory_that_is_held():
     before = resident_memory()
-    held = np.ones(2**24)
-    grown = resident_memory() - before
-    assert grown == pytest.approx(held.nbytes, rel=0.05)
+    # Pages of its own: an array may be put where another one was, which the process still holds.
+    # Many of them: what earlier tests left may be given back meanwhile.
+    held = mmap.mmap(-1, 2**29)
+    for page in range(0, len(held), mmap.PAGESIZE):
+        held[page] = 1
+    assert resident_memory() - before > len(held) / 2
+    held.close()
 
 
 @needs_proc

@@ -331,3 +331,10 @@ def test_a_training_that_diverges_goes_on():
 def test_bad_arguments_are_refused_at_once(arguments, error, message):
     with pytest.raises(error, match=message):
         SpectrumLogger(**arguments)
+
+
+def test_a_constraint_of_activities_is_refused():
+    layer = keras.layers.Dense(4, activity_regularizer=kp.ParsevalTightFrame())
+    model = keras.Sequential([keras.Input((4,)), layer])
+    with pytest.raises(TypeError, match="activity_regularizer"):
+        kp.tightness(model)

@@ -24,7 +24,7 @@ _SVHN = (
         **{"drops": (80, 120), "drop_factor": 0.1},
     },
 )
-_FULLY_CONNECTED = {"hidden": 4, "units": 2048, "rows": 0.3}
+_FULLY_CONNECTED = {"hidden": 4, "units": 2048, "beta": 0.1, "rows": 0.3}
 _FULLY_CONNECTED_TRAINING = {
     # The paper does not tell the learning rate, but for halving it every 10 epochs.
     **{"epochs": 50, "batch_size": 100, "learning_rate": 0.1, "momentum": 0.0},

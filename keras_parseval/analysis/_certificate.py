@@ -1,20 +1,20 @@
 """What a Lipschitz bound says of the decisions of a classifier."""
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_parseval._backend import call_compiled
 from keras_parseval._batches import Examples, check_labels
-from keras_parseval._classifier import Classifier, not_a_number, without_activation
+from keras_parseval._classifier import Classifier, not_a_number
 from keras_parseval._compiled_loss import compiled_loss
+from keras_parseval._keras_internals import in_single_precision
 from keras_parseval._progress import Progress, Verbose
-from keras_parseval.analysis._lipschitz import Method, bound_of
+from keras_parseval.analysis._lipschitz import Method
+from keras_parseval.analysis._slopes import Slopes
 
 
 class Certificate:
@@ -29,13 +29,7 @@ class Certificate:
                 "last layer. Return logits, and compile with `from_logits=True`. "
                 f"Received: model '{model.name}', whose logits cannot be reached"
             )
-        layer = self.classifier.activated_layer
-        softmax = layer if isinstance(layer, keras.layers.Softmax) else None
-        with without_activation(layer):
-            bound = bound_of(model, norm, method, linear_layer=softmax)
-        self.norm = bound.norm
-        several = 2.0 if bound.norm == "inf" else math.sqrt(2.0)
-        self.constant = bound.bound * (1.0 if self.classifier.encoding == "binary" else several)
+        self.slopes = Slopes(model, self.classifier, norm, method)
 
     def examples(self, x: Any, y: Any, batch_size: int, labels: bool = True) -> Examples:
         """The data, with labels that fit the classifier."""
@@ -54,47 +48,59 @@ class Certificate:
 
     def radii(self, inputs: Any, labels: Any) -> np.ndarray:
         """The certified radius of each example."""
-        margins = self._evaluate(_margins, inputs, labels)
+        margins, slopes = self._rivals(inputs, labels)
         with np.errstate(divide="ignore", invalid="ignore"):
             # A constant network never changes its mind.
-            return np.where(margins > 0, margins / self.constant, 0.0)
+            radii = np.where(margins > 0, margins / slopes, 0.0)
+        return radii.reshape(len(radii), -1).min(axis=-1)
 
-    def losses(self, inputs: Any, labels: Any) -> np.ndarray:
-        """The log-loss of each example."""
+    def losses(self, inputs: Any, labels: Any, epsilon: float) -> np.ndarray:
+        """The largest log-loss of each example under perturbations of size epsilon."""
         if self.classifier.encoding is None:
             raise ValueError(
                 "The bound is one of the log-loss; compile the model with a cross-entropy of "
                 f"Keras, or pass one as `loss`. Received: loss={self.loss}"
             )
-        return self._evaluate(_losses, inputs, labels)
+        margins, slopes = self._rivals(inputs, labels)
+        odds = np.logaddexp.reduce(epsilon * slopes - margins, axis=-1)
+        losses = np.logaddexp(0.0, odds)
+        return losses.reshape(len(losses), -1).mean(axis=-1)
 
-    def _evaluate(self, function: Callable[..., Any], inputs: Any, labels: Any) -> np.ndarray:
+    def _rivals(self, inputs: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+        """By how much each decision wins, and how fast that can change.
+
+        The last axis is that of its rivals: the other classes, or the other side of a unit.
+        """
+        labels, outputs = self._decide(inputs, labels)
+        if self.classifier.encoding == "binary":
+            margins = np.where(labels > 0, outputs, -outputs)
+            slopes = np.broadcast_to(self.slopes.of_units(), margins.shape)
+            return margins[..., None], slopes[..., None]
+        margins = np.take_along_axis(outputs, labels[..., None], axis=-1) - outputs
+        slopes = np.empty_like(margins)
+        for label in np.unique(labels):
+            slopes[labels == label] = self.slopes.from_label(int(label))
+        rivals = np.arange(outputs.shape[-1]) != labels[..., None]
+        shape = (*labels.shape, -1)
+        return margins[rivals].reshape(shape), slopes[rivals].reshape(shape)
+
+    def _decide(self, inputs: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The classes to certify, the model's own without labels, and its logits."""
         tensors = {"x": inputs} if labels is None else {"x": inputs, "y": labels}
         loss = compiled_loss(self.model) if self.loss is None else self.loss
-        evaluate = functools.partial(function, loss)
-        values = ops.convert_to_numpy(
-            call_compiled(self.model, (function, loss), evaluate, tensors)
-        )
-        if np.isnan(values).any():
+        decide = functools.partial(_decide, loss)
+        decided = call_compiled(self.model, (_decide, loss), decide, tensors)
+        classes, outputs = (ops.convert_to_numpy(each) for each in decided)
+        if np.isnan(outputs).any():
             raise not_a_number(self.model)
-        return values
+        return classes.astype("int64"), outputs.astype("float64")
 
 
-def _margins(loss: Any, model: Any, tensors: dict[str, Any]) -> Any:
-    """The smallest margin of each example's decisions."""
+def _decide(loss: Any, model: Any, tensors: dict[str, Any]) -> tuple[Any, Any]:
     classifier = Classifier(model, loss)
-    outputs = classifier.outputs(tensors["x"])
-    if "y" in tensors:
-        labels = classifier.true_labels(tensors["y"], outputs)
-    else:
-        labels = classifier.predicted_labels(outputs)
-    margins = classifier.margins(labels, outputs)
-    return ops.min(ops.reshape(margins, (ops.shape(margins)[0], -1)), axis=-1)
-
-
-def _losses(loss: Any, model: Any, tensors: dict[str, Any]) -> Any:
-    classifier = Classifier(model, loss)
-    outputs = classifier.outputs(tensors["x"])
-    labels = classifier.true_labels(tensors["y"], outputs)
-    losses = ops.softplus(classifier.log_odds_against(labels, outputs))
-    return ops.mean(ops.reshape(losses, (ops.shape(losses)[0], -1)), axis=-1)
+    # In half precision, rounding could move a logit by more than its margin.
+    with in_single_precision(model):
+        outputs = classifier.outputs(tensors["x"])
+    decided = classifier.predicted_labels(outputs)
+    labels = classifier.true_labels(tensors["y"], outputs) if "y" in tensors else decided
+    return labels, outputs

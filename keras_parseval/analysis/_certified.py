@@ -1,6 +1,7 @@
 """Certificates: perturbations below a size that cannot change a decision, whatever the attack."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,6 +26,7 @@ class CertifiedAccuracy(AccuracyByLevel):
         norm: The norm that sizes are measured in, `"inf"` or 2.
         method: How the Lipschitz constant was bounded, see `kp.lipschitz_bound`.
         examples: How many examples were counted.
+        rule: `"pairs"` or `"margin"`, see `kp.certified_radius`. Defaults to `"margin"`.
 
     Example:
 
@@ -40,6 +42,7 @@ class CertifiedAccuracy(AccuracyByLevel):
     norm: Any
     method: str
     examples: int
+    rule: str = "margin"
 
     @property
     def measure(self) -> str:  # type: ignore[override]
@@ -48,7 +51,8 @@ class CertifiedAccuracy(AccuracyByLevel):
 
     def title(self) -> str:
         """The first line of the table."""
-        return f"Certified (norm {self.norm}, method '{self.method}'), {self.examples} examples"
+        how = f"norm {self.norm}, method '{self.method}', rule '{self.rule}'"
+        return f"Certified ({how}), {self.examples} examples"
 
 
 def certified_radius(
@@ -57,25 +61,35 @@ def certified_radius(
     y: Any = None,
     *,
     norm: Norm = 2,
-    method: Method = "paper",
+    method: Method = "operator",
     loss: Any = None,
     batch_size: int = 128,
     verbose: Verbose = "auto",
 ) -> np.ndarray:
     """The size of perturbation up to which a decision is certain not to change, for each example.
 
-    The logits move by at most the Lipschitz bound times the perturbation, and the decision stands
-    as long as its margin over the next class is left. The radius is
-    `margin / (sqrt(2) L)` in the 2-norm, with `L` the bound up to the logits, and
-    `margin / (2 L)` in the inf-norm; `margin / L` in both for a sigmoid unit.
+    For a model that ends in a `Dense` layer, with or without a softmax, by pairs of classes: the
+    decision for `y` falls to class `j` only if `(w_y - w_j) . f` moves by their margin, where `w`
+    are columns of the kernel and `f` the inputs of that layer. The radius is the smallest
+    `margin_j / (L_f ||w_y - w_j||)`, with `L_f` the Lipschitz bound up to `f`. In the
+    2-norm that is the 2-norm of `w_y - w_j`. In the inf-norm it is the 1-norm, or the
+    2-norm with the bound in the 2-norm and the root of the number of inputs as factors, if that is
+    smaller. For sigmoid units it is `|z_i| / (L_f ||w_i||)`.
+
+    For any other model, by the margin over the next class: `margin / (sqrt(2) L)` in the 2-norm,
+    with `L` the bound up to the logits, and `margin / (2 L)` in the inf-norm; `margin / L` in both
+    for a sigmoid unit. It is never larger.
+
+    Everything is computed in float32 or better, also for a model that trains in half precision, and
+    holds in real arithmetic: the rounding of a model's own arithmetic is not part of it.
 
     Args:
         model: A compiled Keras classifier, functional or Sequential.
         x: The inputs, as arrays; or a pair `(x, y)`; or a data set of batches.
         y: The labels; without them, the model's own decisions are certified.
         norm: The norm that perturbations are measured in, `"inf"` or 2. Defaults to 2.
-        method: As in `kp.lipschitz_bound`; `"operator"` gives larger radii with convolutions.
-            Defaults to `"paper"`.
+        method: As in `kp.lipschitz_bound`; `"operator"` gives larger radii with convolutions than
+            `"paper"`. Defaults to `"operator"`.
         loss: As in `kp.FGSM`, for a model that is not compiled with a cross-entropy.
             Defaults to `None`.
         batch_size: Number of examples at a time, where `x` is arrays. Defaults to 128.
@@ -105,14 +119,15 @@ def certified_accuracy(
     *,
     epsilon: float | Iterable[float],
     norm: Norm = 2,
-    method: Method = "paper",
+    method: Method = "operator",
     loss: Any = None,
     batch_size: int = 128,
     verbose: Verbose = "auto",
 ) -> CertifiedAccuracy:
     """The share of examples that are right, and certain to stay right, at several sizes of attack.
 
-    No attack of that size, known or not yet known, brings the accuracy below this number.
+    No attack of that size, known or not yet known, brings the accuracy below this number. The
+    result says by which rule of `kp.certified_radius`.
 
     Args:
         model: A compiled Keras classifier, functional or Sequential.
@@ -120,7 +135,7 @@ def certified_accuracy(
         y: The labels, where `x` is arrays.
         epsilon: One or several sizes of perturbation, in the units of the model's input.
         norm: The norm that these are measured in, `"inf"` or 2. Defaults to 2.
-        method: As in `kp.lipschitz_bound`. Defaults to `"paper"`.
+        method: As in `kp.lipschitz_bound`. Defaults to `"operator"`.
         loss: As in `kp.FGSM`. Defaults to `None`.
         batch_size: Number of examples at a time, where `x` is arrays. Defaults to 128.
         verbose: As in `kp.robust_accuracy`. Defaults to `"auto"`.
@@ -143,7 +158,13 @@ def certified_accuracy(
     radii = certificate.for_each(certificate.radii, examples, verbose)
     clean, *accuracies = (float((radii > level).mean()) for level in [0.0, *levels])
     return CertifiedAccuracy(
-        clean, tuple(levels), tuple(accuracies), certificate.norm, method, len(radii)
+        clean=clean,
+        levels=tuple(levels),
+        accuracies=tuple(accuracies),
+        norm=certificate.slopes.norm,
+        method=method,
+        examples=len(radii),
+        rule=certificate.slopes.rule,
     )
 
 
@@ -154,16 +175,18 @@ def adversarial_loss_bound(
     *,
     epsilon: float,
     norm: Norm = 2,
-    method: Method = "paper",
+    method: Method = "operator",
     loss: Any = None,
     batch_size: int = 128,
     verbose: Verbose = "auto",
 ) -> float:
-    """A bound of the mean log-loss under any attack: `L_adv <= L + l L_model epsilon`.
+    """A bound of the mean log-loss under any attack.
 
-    Here `L` is the mean log-loss on the clean data, `L_model` the Lipschitz bound up to the
-    logits, and `l` that of the log-loss: `sqrt(2)` in the 2-norm and 2 in the
-    inf-norm, or 1 for sigmoid units.
+    The paper's is `L_adv <= L + l L_model epsilon`, where `L` is the mean log-loss on the clean
+    data, `L_model` the Lipschitz bound up to the logits, and `l` that of the log-loss: `sqrt(2)`
+    in the 2-norm and 2 in the inf-norm, or 1 for sigmoid units. This one is never larger: it is
+    the mean log-loss of margins that have all shrunk by as much as they can, each at the
+    rate that `kp.certified_radius` divides it by.
 
     Args:
         model: A compiled Keras classifier, functional or Sequential.
@@ -171,7 +194,7 @@ def adversarial_loss_bound(
         y: The labels, where `x` is arrays.
         epsilon: Size of the perturbation, in the units of the model's input.
         norm: As in `kp.certified_radius`. Defaults to 2.
-        method: As in `kp.lipschitz_bound`. Defaults to `"paper"`.
+        method: As in `kp.lipschitz_bound`. Defaults to `"operator"`.
         loss: As in `kp.FGSM`. Defaults to `None`.
         batch_size: Number of examples at a time, where `x` is arrays. Defaults to 128.
         verbose: As in `kp.robust_accuracy`. Defaults to `"auto"`.
@@ -191,5 +214,5 @@ def adversarial_loss_bound(
     (level,) = check_levels("epsilon", [epsilon])
     certificate = Certificate(model, norm, method, loss)
     examples = certificate.examples(x, y, batch_size)
-    losses = certificate.for_each(certificate.losses, examples, verbose)
-    return float(losses.mean()) + certificate.constant * level
+    largest = functools.partial(certificate.losses, epsilon=level)
+    return float(certificate.for_each(largest, examples, verbose).mean())

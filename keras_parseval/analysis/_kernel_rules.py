@@ -17,7 +17,8 @@ from keras_parseval._layer_kernels import (
 )
 from keras_parseval._precision import finite_float64
 from keras_parseval.analysis._activation_slopes import activation_constant
-from keras_parseval.analysis._operator_norms import dilate, estimate_norm, spectral_norm, torus_norm
+from keras_parseval.analysis._grid_norm import grid_norm
+from keras_parseval.analysis._operator_norms import dilate, estimate_norm, spectral_norm
 from keras_parseval.analysis._rules import Constant, lipschitz_rule
 
 # A convolution with at most so many entries as a matrix is decomposed as a matrix.
@@ -78,21 +79,24 @@ def _convolution(layer, call):
         bound, rule = _closed_norm(layer), "sqrt(overlaps) x norm of the kernel"
     if call.method == "paper":
         return _with_activation(layer, call, bound, rule)
-    if None in call.input_shapes[0] or None in call.output_shape:
-        return _with_activation(layer, call, bound, f"{rule} (unknown input size)")
-    operator = _LinearPart(layer, call)
+    known = None not in call.input_shapes[0] and None not in call.output_shape
     if call.norm == "inf":
-        return _with_activation(
-            layer, call, operator.inf_norm(), "largest 1-norm of a row, in place"
-        )
-    if operator.entries <= _SMALL:
-        return _with_activation(
-            layer, call, min(bound, operator.exact_norm()), "norm of the operator"
-        )
-    torus = _torus_bound(layer, call)
-    if torus < bound:
-        bound, rule = torus, "norm on a torus"
-    return _with_activation(layer, call, bound, rule, min(bound, operator.estimated_norm()))
+        in_place = _LinearPart(layer, call).inf_norm() if known else math.inf
+        if in_place < bound:
+            bound, rule = in_place, f"{rule}, in place"
+        return _with_activation(layer, call, bound, rule)
+    if known and math.prod(call.input_shapes[0]) * math.prod(call.output_shape) <= _SMALL:
+        bound, rule = min(bound, _LinearPart(layer, call).exact_norm()), "norm of the operator"
+        return _with_activation(layer, call, bound, rule)
+    if overlaps(layer) > 1:  # otherwise, the paper's bound is the norm
+        grid, on_torus = _grid_bound(layer, call)
+        if grid < bound:
+            bound = grid
+            rule = "norm on " + ("the image's torus" if on_torus else "a grid of frequencies")
+    estimate = None
+    if known and call.estimate:
+        estimate = min(bound, _LinearPart(layer, call).estimated_norm())
+    return _with_activation(layer, call, bound, rule, estimate)
 
 
 def _closed_norm(layer):
@@ -126,33 +130,49 @@ def _closed_inf_norm(layer):
     )
 
 
-def _torus_bound(layer, call):
-    # A transposed convolution is the transpose of a convolution of its output.
-    shape = call.output_shape if isinstance(layer, TRANSPOSED) else call.input_shapes[0]
-    spatial = shape[1:] if layer.data_format == "channels_first" else shape[:-1]
-    rank = len(spatial)
-    strides, dilation = (
-        np.broadcast_to(layer.strides, rank),
-        np.broadcast_to(layer.dilation_rate, rank),
-    )
-    bound = 1.0
+def _grid_bound(layer, call):
+    """A bound of the 2-norm by frequencies, and whether it is that of the image's torus."""
+    bound, tori = 1.0, True
+    rank = len(layer.kernel_size)
+    strides = np.broadcast_to(layer.strides, rank).tolist()
+    dilation = np.broadcast_to(layer.dilation_rate, rank).tolist()
     for kernel in layer_kernels(layer):
         values = _values(kernel.variable)
         if kernel.prefix == "pointwise":
             bound *= spectral_norm(values.reshape(values.shape[-2:]))
             continue
-        values = dilate(values, dilation)
-        # Room for the input, and for windows that reach over its ends.
-        sizes = [size + taps for size, taps in zip(spatial, values.shape)]
-        bound *= max(torus_norm(group, sizes, strides) for group in _groups(values, kernel.layout))
-    return bound
+        if max(strides) > 1:
+            # Taps that a dilation moves apart may fall on other phases of the input.
+            values, dilation = dilate(values, dilation), [1] * rank
+        norm, on_torus = grid_norm(
+            _groups(values, kernel.layout), strides, _torus_sizes(layer, call, dilation)
+        )
+        bound, tori = bound * norm, tori and on_torus
+    return bound, tori
+
+
+def _torus_sizes(layer, call, dilation):
+    """The least torus with room for the image and its padding; `None` for an unknown size."""
+    # A transposed convolution is the transpose of a convolution of its output.
+    transposed = isinstance(layer, TRANSPOSED)
+    shape = call.output_shape if transposed else call.input_shapes[0]
+    spatial = shape[1:] if layer.data_format == "channels_first" else shape[:-1]
+    if None in spatial:
+        return None
+    windows = [(size - 1) * rate + 1 for size, rate in zip(layer.kernel_size, layer.dilation_rate)]
+    # The longer end of the padding: that of the next turn around the torus may be the same zeros.
+    longer = [window - 1 for window in windows]
+    if not transposed and layer.padding != "causal":
+        longer = [window // 2 if layer.padding == "same" else 0 for window in windows]
+    # With dilation the pixels fall into several images, each of them with a torus of its own.
+    return [math.ceil((size + end) / rate) for size, end, rate in zip(spatial, longer, dilation)]
 
 
 def _groups(kernel, layout):
-    """The kernels of a grouped convolution, as independent ones."""
+    """The kernels of a grouped convolution, as independent ones along a first axis."""
     if layout.groups == "depthwise":
-        return np.split(kernel, kernel.shape[-2], axis=-2)
-    return np.split(kernel, layout.groups, axis=-1)
+        return np.stack(np.split(kernel, kernel.shape[-2], axis=-2))
+    return np.stack(np.split(kernel, layout.groups, axis=-1))
 
 
 class _LinearPart:
@@ -160,7 +180,6 @@ class _LinearPart:
 
     def __init__(self, layer, call):
         self.shape = call.input_shapes[0]
-        self.entries = math.prod(self.shape) * math.prod(call.output_shape)
         config = layer.get_config()
         config |= {"use_bias": False, "activation": None, "dtype": "float32"}
         config |= {name: None for name in config if name.endswith(("_constraint", "_regularizer"))}
@@ -171,9 +190,7 @@ class _LinearPart:
             mine.variable.assign(original.variable)
 
     def forward(self, vectors):
-        return ops.convert_to_numpy(
-            call_compiled(self.layer, "forward", lambda layer, x: layer(x), self._batch(vectors))
-        )
+        return ops.convert_to_numpy(self.layer(self._batch(vectors)))
 
     def square(self, vector):
         """The operator, and then its transpose."""
@@ -194,7 +211,8 @@ class _LinearPart:
     def inf_norm(self):
         for kernel in layer_kernels(self.layer):
             kernel.variable.assign(ops.abs(kernel.variable))
-        return float(self.forward(np.ones(self.shape)).max())
+        # A little more, for what a long sum loses in single precision.
+        return float(self.forward(np.ones(self.shape)).max()) * (1 + 1e-5)
 
 
 def _square(layer, vector):

@@ -12,7 +12,7 @@ from keras_parseval._final_layers import classifiers_of
 from keras_parseval._keras_internals import layers_by_path
 from keras_parseval._kernel_readings import misreading
 from keras_parseval._layer_kernels import LayerKernel, is_parseval, kernels_inside, layer_kernels
-from keras_parseval.constraints import ParsevalTightFrame
+from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame
 
 
 def named_kernels(layer_or_model: Any) -> dict[str, LayerKernel]:
@@ -27,7 +27,10 @@ def named_kernels(layer_or_model: Any) -> dict[str, LayerKernel]:
             f"`numpy.linalg.svd`. Received: {layer_or_model!r}"
         )
     named: dict[str, LayerKernel] = {}
-    for name, kernel in _walk_kernels(layers_by_path(layer_or_model)):
+    layers = layers_by_path(layer_or_model)
+    for path, layer in layers:
+        _check_activity_regularizer(path, layer)
+    for name, kernel in _walk_kernels(layers):
         _check_readable(kernel)
         if name in named:
             raise ValueError(
@@ -132,7 +135,7 @@ def _walk_kernels(layers: list[tuple[str, Any]]) -> Iterator[tuple[str, LayerKer
         owners |= {id(kernel.layer) for kernel in kernels}
         # Layers come before those inside them: the last to have a weight is the one that holds it.
         for weight in layer.weights:
-            if isinstance(weight.constraint, ParsevalTightFrame):
+            if isinstance(weight.constraint, (ParsevalTightFrame, ParsevalConvolution)):
                 holders[id(weight)] = path, layer, weight
     for path, layer, weight in holders.values():
         if id(layer) not in owners:
@@ -141,18 +144,38 @@ def _walk_kernels(layers: list[tuple[str, Any]]) -> Iterator[tuple[str, LayerKer
             yield f"{path}/{weight.name}", kernel
 
 
-def _warn_of_misreadings(named: dict[str, LayerKernel]) -> None:
+def misread_kernels(layer_or_model: Any) -> dict[str, list[str]]:
+    """The names of the kernels that their constraints misread, by what those should be told."""
+    return _misread(dict(_walk_kernels(layers_by_path(layer_or_model))))
+
+
+def _misread(named: dict[str, LayerKernel]) -> dict[str, list[str]]:
     misread: dict[str, list[str]] = collections.defaultdict(list)
     for name, kernel in named.items():
         misread[misreading(kernel)].append(name)
     misread.pop("", None)
-    for remedy, names in misread.items():
+    return misread
+
+
+def _warn_of_misreadings(named: dict[str, LayerKernel]) -> None:
+    for remedy, names in _misread(named).items():
         warnings.warn(
             "A constraint sees a kernel and not its layer, and must be told how the kernel is read "
             f"unless it is that of a Dense layer or plain convolution: {remedy}. Received: "
-            f"`kp.ParsevalTightFrame` without it on {', '.join(names)}, where it makes other "
+            f"a constraint without it on {', '.join(names)}, where it makes other "
             "matrices tight than those that the layer multiplies by",
             stacklevel=4,
+        )
+
+
+def _check_activity_regularizer(path: str, layer: Any) -> None:
+    # A constraint sees a tensor there, and cannot tell by itself that it is none of the weights.
+    regularizer = getattr(layer, "activity_regularizer", None)
+    if isinstance(regularizer, keras.constraints.Constraint):
+        name = type(regularizer).__name__
+        raise TypeError(
+            f"`{name}` must be passed as a constraint, as in `kernel_constraint={name}(...)`. "
+            f"Received: it is the `activity_regularizer` of '{path}'"
         )
 
 

@@ -6,118 +6,27 @@ from typing import Any, Literal
 
 import numpy as np
 import rich.console
-import rich.table
 from keras import ops
 
 from keras_parseval._keras_internals import Call, Graph, check_graph, graph_of
-from keras_parseval._validation import Norm, check_choice, check_norm
+from keras_parseval._validation import Norm, check_choice, check_flag, check_norm
 from keras_parseval.analysis._all_rules import check_model, inside
+from keras_parseval.analysis._lipschitz_result import LipschitzBound, LipschitzEntry
+from keras_parseval.analysis._model_notes import model_notes
 from keras_parseval.analysis._rules import Constant, LayerCall, apply_rule
+from keras_parseval.analysis._steepest_slope import steepest_slope
 
 Method = Literal["paper", "operator"]
 
 
-@dataclasses.dataclass(frozen=True)
-class LipschitzEntry:
-    """One call of a layer in the graph.
-
-    Args:
-        name: Name of the layer, after those of the models it is nested in.
-        kind: Class of the layer.
-        local: Constant of the layer with respect to each of its inputs.
-        accumulated: Constant from the model's input to the output of the layer.
-        rule: Where the local constant comes from.
-        estimate: Local constant as estimated, or `None`.
-        accumulated_estimate: The accumulated constant, with estimates in place of bounds.
-
-    Example:
-
-    ```python
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, "relu")])
-    first = kp.lipschitz_bound(model).entries[0]
-    first.name, first.local, first.accumulated
-    ```
-    """
-
-    name: str
-    kind: str
-    local: tuple[float, ...]
-    accumulated: float
-    rule: str
-    estimate: float | None
-    accumulated_estimate: float
-
-
-@dataclasses.dataclass(frozen=True)
-class LipschitzBound:
-    """What `kp.lipschitz_bound` found. Prints as a table.
-
-    Args:
-        norm: `"inf"` or 2.
-        method: `"paper"` or `"operator"`.
-        bound: Upper bound of the Lipschitz constant from input to output. It is certain.
-        estimate: The same product with the norms of convolutions as Lanczos iteration estimates
-            them. Closer, in general, but not certain: it is not a bound. `None` if
-            nothing was estimated.
-        entries: A `LipschitzEntry` for each call of a layer, in the order of the graph.
-
-    Example:
-
-    ```python
-    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3, "relu")])
-    result = kp.lipschitz_bound(model)
-    result.bound, result.to_rows()
-    ```
-    """
-
-    norm: Any
-    method: str
-    bound: float
-    estimate: float | None
-    entries: tuple[LipschitzEntry, ...]
-
-    def to_rows(self) -> list[dict[str, Any]]:
-        """A dictionary for each entry: what `pandas.DataFrame` takes."""
-        return [dataclasses.asdict(entry) for entry in self.entries]
-
-    def __rich__(self) -> rich.table.Table:
-        norm = "inf-norm" if self.norm == "inf" else "2-norm"
-        estimated = self.estimate is not None
-        caption = f"Lipschitz bound in the {norm}: {self.bound:.4g}"
-        if estimated:
-            caption += f"; estimate, not certain: {self.estimate:.4g}"
-        table = rich.table.Table(
-            title=f"Lipschitz constants ({norm}, method '{self.method}')", caption=caption
-        )
-        for heading in ("layer", "class"):
-            table.add_column(heading, overflow="fold")
-        table.add_column("constant", justify="right")
-        table.add_column("so far", justify="right")
-        table.add_column("rule")
-        for entry in self.entries:
-            rule = entry.rule
-            if entry.estimate is not None:
-                rule += f", estimate {entry.estimate:.4g}"
-            table.add_row(
-                *(entry.name, entry.kind, _join(entry.local), f"{entry.accumulated:.4g}", rule)
-            )
-        return table
-
-    def __str__(self) -> str:
-        console = rich.console.Console(width=110, no_color=True)
-        with console.capture() as capture:
-            console.print(self)
-        return capture.get()
-
-
-def _join(constants):
-    """The constants of a merge; those of many equal inputs once."""
-    if len(constants) > 2 and len(set(constants)) == 1:
-        return f"{len(constants)} x {constants[0]:.4g}"
-    return ", ".join(f"{each:.4g}" for each in constants)
-
-
-def lipschitz_bound(model: Any, *, norm: Norm = 2, method: Method = "paper") -> LipschitzBound:
+def lipschitz_bound(
+    model: Any,
+    *,
+    norm: Norm = 2,
+    method: Method = "operator",
+    estimate: bool = False,
+    slope_at: Any = None,
+) -> LipschitzBound:
     """An upper bound of a model's Lipschitz constant, from its input to its output.
 
     Whatever two inputs, the outputs differ by at most the bound times the difference
@@ -130,13 +39,19 @@ def lipschitz_bound(model: Any, *, norm: Norm = 2, method: Method = "paper") -> 
             entered, and so are layers without a rule whose `call` consists of other layers and of
             operations. Each of these needs a rule, see `kp.analysis.lipschitz_rule`.
         norm: `"inf"` or 2. Defaults to 2.
-        method: How convolutions are bounded in the 2-norm. `"paper"`: the norm of
-            the kernel as a matrix, times the root of the number of windows that cover an input.
-            `"operator"`: tighter and slower, the norm of the convolution itself at its real input
-            size. Small ones are decomposed as matrices. For the others the norm on a torus is
-            the bound, and Lanczos iteration gives an estimate (relative tolerance 1e-4), which
-            is reported as such. In the inf-norm `"operator"` is exact for a convolution.
-            Defaults to `"paper"`.
+        method: How convolutions are bounded. `"operator"`: by the norm of the convolution itself.
+            In the 2-norm, small ones are decomposed as matrices. The others are looked at by
+            frequencies, those of the image with its ends joined (a torus), or a small grid of
+            them where that has fewer points: the bound is then certain for images of any size, and
+            at most 1% above the norm there. In the inf-norm it is exact. `"paper"`: closed forms,
+            in the 2-norm the norm of the kernel as a matrix, times the root of the number of
+            windows that cover an input. They are never smaller. Defaults to `"operator"`.
+        estimate: Whether to estimate the norms of large convolutions too, with
+            `method="operator"` in the 2-norm, by Lanczos iteration at the size of the input
+            (relative tolerance 1e-4). That takes a while. Defaults to `False`.
+        slope_at: Where to look for a steep slope, a lower bound that shows how much
+            the upper one may leave: a number of random inputs in [0, 1], or inputs, as the model
+            takes them, and best those that it was made for. Defaults to `None`, nowhere.
 
     Returns:
         A `kp.analysis.LipschitzBound`.
@@ -145,19 +60,38 @@ def lipschitz_bound(model: Any, *, norm: Norm = 2, method: Method = "paper") -> 
 
     ```python
     model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)])
-    kp.lipschitz_bound(model, method="operator").bound
+    result = kp.lipschitz_bound(model, slope_at=4)
+    result.slope, result.bound  # the Lipschitz constant lies in between
     ```
     """
-    return bound_of(model, norm, method)
+    check_flag("estimate", estimate)
+    result = bound_of(model, norm, method, estimate=estimate)
+    slope = None
+    if slope_at is not None:
+        # Rounding alone can take it above the bound.
+        slope = min(steepest_slope(model, result.norm, slope_at), result.bound)
+    return dataclasses.replace(result, slope=slope, notes=tuple(model_notes(model)))
 
 
-def lipschitz_report(model: Any, *, norm: Norm = 2, method: Method = "paper") -> LipschitzBound:
-    """Prints the Lipschitz bound of a model, layer by layer.
+def lipschitz_report(
+    model: Any,
+    *,
+    norm: Norm = 2,
+    method: Method = "operator",
+    estimate: bool = False,
+    slope_at: Any = None,
+) -> LipschitzBound:
+    """Prints the Lipschitz bound of a model, layer by layer, and by which rule each was found.
+
+    Below the table it says which weights are off the set that constrains them, and which branches
+    of a `kp.ConvexAdd` are at their floor.
 
     Args:
         model: As in `kp.lipschitz_bound`.
         norm: `"inf"` or 2. Defaults to 2.
-        method: `"paper"` or `"operator"`. Defaults to `"paper"`.
+        method: `"operator"` or `"paper"`. Defaults to `"operator"`.
+        estimate: As in `kp.lipschitz_bound`. Defaults to `False`.
+        slope_at: As in `kp.lipschitz_bound`. Defaults to `None`.
 
     Returns:
         The `kp.analysis.LipschitzBound` that it prints.
@@ -169,29 +103,32 @@ def lipschitz_report(model: Any, *, norm: Norm = 2, method: Method = "paper") ->
     kp.lipschitz_report(model)
     ```
     """
-    result = lipschitz_bound(model, norm=norm, method=method)
+    result = lipschitz_bound(model, norm=norm, method=method, estimate=estimate, slope_at=slope_at)
     rich.console.Console().print(result)
     return result
 
 
-def bound_of(model: Any, norm: Any, method: Method, linear_layer: Any = None) -> LipschitzBound:
+def bound_of(
+    model: Any, norm: Any, method: Method, linear_layer: Any = None, estimate: bool = False
+) -> LipschitzBound:
     """`lipschitz_bound`, with the option to see one softmax layer as the identity."""
     norm = check_norm(norm)
     check_choice("method", method, ("paper", "operator"))
     check_graph(model)
     check_model(model)
-    walk = _Walk(norm, method, linear_layer)
+    walk = _Walk(norm, method, linear_layer, estimate)
     outputs = walk.through(graph_of(model), [(1.0, 1.0)] * len(model.inputs))
-    bound, estimate = walk.combine(outputs, "stack")
+    bound, product = walk.combine(outputs, "stack")
     estimated = any(entry.estimate is not None for entry in walk.entries)
-    return LipschitzBound(norm, method, bound, estimate if estimated else None, tuple(walk.entries))
+    return LipschitzBound(norm, method, bound, product if estimated else None, tuple(walk.entries))
 
 
 class _Walk:
     """The constants from the input to each tensor: a bound and an estimate, side by side."""
 
-    def __init__(self, norm: Any, method: Method, linear_layer: Any):
-        self.norm, self.method, self.linear_layer = norm, method, linear_layer
+    def __init__(self, norm: Any, method: Method, linear_layer: Any, estimate: bool):
+        self.norm, self.method, self.estimate = norm, method, estimate
+        self.linear_layer = linear_layer
         self.entries: list[LipschitzEntry] = []
 
     def through(self, graph: Graph, inputs: list[Any], path: str = "") -> list[Any]:
@@ -243,6 +180,7 @@ class _Walk:
             tuple(tuple(tensor.shape[1:]) for tensor in call.inputs),
             tuple(call.outputs[0].shape[1:]),
             call.named_arguments(),
+            self.estimate,
         )
         try:
             return apply_rule(call.operation, layer_call)

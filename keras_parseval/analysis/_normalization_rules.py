@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_parseval.analysis._batch_axis import check_axes, check_known, count
 from keras_parseval.analysis._rules import Constant, lipschitz_rule
+from keras_parseval.layers import BatchCentering
 
 _L = keras.layers
 
@@ -18,6 +19,11 @@ def _batch_normalization(layer, call):
     gamma = 1.0 if layer.gamma is None else ops.convert_to_numpy(layer.gamma)
     scales = np.abs(gamma) / np.sqrt(variance + layer.epsilon)
     return Constant(scales.max(), "max |gamma| / sqrt(var + eps)")
+
+
+@lipschitz_rule(BatchCentering)
+def _batch_centering(layer, call):
+    return Constant(1.0, "shifts by a constant")
 
 
 @lipschitz_rule(_L.Normalization)

@@ -21,6 +21,7 @@ class LayerCall:
         arguments: What was passed to `call`, by name. A tensor of the graph is a
             `keras.KerasTensor`, which has a shape and no value; anything else is a constant.
             Defaults to none.
+        estimate: Whether an estimate is wanted beside the bound. Defaults to `False`.
 
     Example:
 
@@ -35,6 +36,7 @@ class LayerCall:
     input_shapes: tuple[tuple[int | None, ...], ...]
     output_shape: tuple[int | None, ...]
     arguments: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    estimate: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import keras
 from numpy.typing import ArrayLike
 
+from keras_parseval._kernel_readings import Convolutions
 from keras_parseval._validation import check_integer, check_number
 from keras_parseval.models._parts import Parts, image_input, normalise_pixels, pad
 
@@ -19,7 +20,8 @@ def wide_resnet(
     input_shape: tuple[int, ...] = (32, 32, 3),
     classes: int = 10,
     variant: Variant = "parseval",
-    beta: float = 0.1,
+    convolutions: Convolutions = "kernel",
+    beta: float = 0.5,
     rows: float | int = 1.0,
     unbiased: bool = False,
     floor: float = 0.1,
@@ -51,8 +53,12 @@ def wide_resnet(
             scale fit to the strides); weight decay on the classifier alone.
             `"parseval"`: the residual sums are convex too (`kp.ConvexAdd`).
             Defaults to `"parseval"`.
-        beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. The
-            paper's is 3e-4, which does not hold the frame over a short schedule. Defaults to 0.1.
+        convolutions: `"kernel"` for tight flattened kernels, as in the paper, or `"operator"` for
+            convolutions that are tight themselves (`kp.ParsevalConvolution`). Only the latter keep
+            their signal without batch normalisation. Defaults to `"kernel"`.
+        beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`, which are for flattened
+            kernels alone. The paper's is 3e-4, which does not hold the frame over a short schedule.
+            Defaults to 0.5.
         rows: How many units of a layer take part in each step. Defaults to 1.0, all.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
         floor: See `kp.ConvexAdd`; the paper's is 0. Defaults to 0.1.
@@ -62,9 +68,9 @@ def wide_resnet(
             the gradient of a square has a factor of 2. Defaults to 5e-4.
         normalization: `"batch"`, or `None` for biases in its place. Batch
             normalisation rescales every channel, and undoes the Lipschitz bound.
-            Without it Parseval networks shrink what passes through them, block
-            after block: deep ones learn slowly, or nothing in a few epochs. Defaults to
-            `"batch"`.
+            Without it flattened tight frames shrink what passes through them, block
+            after block: deep networks learn slowly, or nothing in a few epochs. With
+            `convolutions="operator"` they do not. Defaults to `"batch"`.
         activation: `"relu"`, or `"maxmin"` for `kp.MaxMin`. Defaults to `"relu"`.
         mean: What the first layer subtracts from the pixels: a number, or one for
             each channel. Defaults to 0.5.
@@ -77,13 +83,13 @@ def wide_resnet(
     Example:
 
     ```python
-    model = kp.models.wide_resnet(10, 2, variant="parseval", normalization=None)
+    model = kp.models.wide_resnet(10, 2, convolutions="operator", normalization=None)
     ```
     """
     blocks = (_check_depth(depth) - 4) // 6
     check_integer("width", width, "a positive integer", lambda value: value > 0)
     options = (beta, rows, unbiased, weight_decay, normalization, activation)
-    parts = Parts(variant, VARIANTS, *options, floor=floor)
+    parts = Parts(variant, VARIANTS, *options, floor=floor, convolutions=convolutions)
     rate = check_number("dropout", dropout, "a rate in [0, 1)", lambda value: 0 <= value < 1)
     inputs = image_input(input_shape, (3,))
     x = normalise_pixels(inputs, mean, std)
@@ -120,7 +126,7 @@ def fully_connected(
     input_shape: tuple[int, ...] = (32, 32, 3),
     classes: int = 10,
     variant: Literal["vanilla", "parseval"] = "parseval",
-    beta: float = 0.1,
+    beta: float = 0.5,
     rows: float | int = 0.3,
     unbiased: bool = False,
     weight_decay: float = 5e-4,
@@ -142,7 +148,7 @@ def fully_connected(
         variant: `"vanilla"` or `"parseval"`, as in `kp.models.wide_resnet`; there
             are no sums here. Defaults to `"parseval"`.
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. The
-            paper does not tell the value for these networks. Defaults to 0.1.
+            paper does not tell the value for these networks. Defaults to 0.5.
         rows: How many units of a layer take part in each step. Defaults to 0.3.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
         weight_decay: As in `kp.models.wide_resnet`. Defaults to 5e-4.

@@ -63,10 +63,10 @@ def _convert(layer: Any, changes: list[Decision], constraint_options: dict[str, 
     if changes and isinstance(layer, ATTENTION):
         config |= _attention_arguments(layer, changes, constraint_options)
     clone = _made_again(layer, config)
-    constrained = {change.weight for change in changes}
+    constraints = {change.weight: change.becomes for change in changes}
     for weight, kernel in kernels_inside(clone).items():
-        if weight in constrained:
-            constrain_kernel(kernel, **constraint_options)
+        if constraint := constraints.get(weight):
+            constrain_kernel(kernel, constraint, **constraint_options)
             if norm_penalty(kernel):
                 give(kernel.layer, **{f"{kernel.prefix}_regularizer": None})
     return clone

@@ -4,6 +4,7 @@ import collections
 import warnings
 from typing import Any, Literal
 
+from keras_parseval._kernel_readings import Convolutions
 from keras_parseval._layer_kernels import (
     LayerKernel,
     check_rows_fit,
@@ -12,8 +13,12 @@ from keras_parseval._layer_kernels import (
 from keras_parseval._nearest_frames import nearest_frames
 from keras_parseval._progress import Progress, Verbose, check_verbose
 from keras_parseval._validation import check_choice
-from keras_parseval.constraints import ParsevalTightFrame
-from keras_parseval.initializers import TightFrame
+from keras_parseval.constraints import (
+    ParsevalConvolution,
+    ParsevalTightFrame,
+    project_tight_convolution,
+)
+from keras_parseval.initializers import TightConvolution, TightFrame
 from keras_parseval.models._cloning import clone_with_changes
 from keras_parseval.models._conversion_plan import Decision, decide
 from keras_parseval.models._conversion_summary import remarks_on, summary_of
@@ -24,9 +29,10 @@ _STARTS = ("project", "random", None)
 def parseval(
     model: Any,
     *,
-    beta: float = 0.1,
+    beta: float = 0.5,
     rows: float | int = 1.0,
     unbiased: bool = False,
+    convolutions: Convolutions = "kernel",
     merge: bool = True,
     init: Literal["project", "random"] | None = "project",
     skip: Any = (),
@@ -36,11 +42,12 @@ def parseval(
 
     A clone of the model, with the same names and weights, in which
     `kp.ParsevalTightFrame` constrains the kernels of all hidden Dense, EinsumDense, convolution,
-    attention and recurrent layers. Each is read in its own way: grouped, depthwise, separable
-    and transposed convolutions with their strides considered, attention with its heads,
-    recurrent layers gate by gate, their recurrent kernels included. And in which
-    `kp.ConvexAdd` takes the place of `keras.layers.Add`. L1 and L2 regularizers of the
-    constrained kernels are dropped, because they pull against the constraint.
+    attention and recurrent layers (`kp.ParsevalConvolution` those of convolutions, on request).
+    Each is read in its own way: grouped, depthwise, separable and transposed convolutions with
+    their strides considered, attention with its heads, recurrent layers gate by gate, their
+    recurrent kernels included. And in which `kp.ConvexAdd` takes the place of `keras.layers.Add`.
+    L1 and L2 regularizers of the constrained kernels are dropped, because they pull against the
+    constraint.
 
     Left alone are the classifiers, which are the layers after which only
     activations, reshapes and global averages follow; what is frozen, because a constraint acts only
@@ -56,15 +63,22 @@ def parseval(
     Args:
         model: A functional or Sequential model that knows its input shape. It
             is not changed.
-        beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. Defaults to 0.1.
+        beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. Defaults to 0.5.
         rows: How many output units take part in each step. A count must suit
             every kernel; a fraction always does. Defaults to 1.0, all.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
+        convolutions: `"kernel"` makes the flattened kernels of convolutions tight, as the paper
+            does. `"operator"` makes the convolutions themselves tight, with
+            `kp.ParsevalConvolution`, so that they keep their signal; depthwise ones cannot be.
+            Defaults to `"kernel"`.
         merge: Whether sums become convex. A convex sum of two starts
             as their average, so that it halves what the sum returned. Defaults to `True`.
         init: `"project"` moves each trained kernel to the nearest tight frame,
             `"random"` draws a new one, and `None` keeps the kernels as they are,
-            for the constraint to pull. Defaults to `"project"`.
+            for the constraint to pull. A convolution is moved as near to a tight one as it gets,
+            which for trained kernels with as many outputs as inputs can be far from tight: the
+            summary says what was reached, and `"random"` is always tight.
+            Defaults to `"project"`.
         skip: What to leave alone: names of layers or nested models, as
             patterns such as `"block1_*"` or `"backbone/conv?"`; or classes of layers.
             Defaults to `()`.
@@ -87,7 +101,7 @@ def parseval(
     ParsevalTightFrame(**constraint_options)
     check_choice("init", init, _STARTS)
     check_verbose(verbose)
-    decisions = decide(model, merge, skip)
+    decisions = decide(model, merge, skip, convolutions)
     changes: dict[Any, list[Decision]] = collections.defaultdict(list)
     for decision in decisions:
         if decision.becomes is not None:
@@ -99,7 +113,7 @@ def parseval(
         weights = [(each.layer, each.weight) for each in decisions if each.weight and each.becomes]
         progress = Progress(len(weights), verbose)
         for layer, weight in weights:
-            _start_on_the_frame(kernels_inside(clones[layer])[weight], init)
+            _start_on_the_set(kernels_inside(clones[layer])[weight], init)
             progress.advance()
     remarks = remarks_on(model, clones, decisions)
     if verbose:
@@ -111,11 +125,14 @@ def parseval(
     return counterpart
 
 
-def parseval_plan(model: Any, *, merge: bool = True, skip: Any = ()) -> list[dict[str, Any]]:
+def parseval_plan(
+    model: Any, *, convolutions: Convolutions = "kernel", merge: bool = True, skip: Any = ()
+) -> list[dict[str, Any]]:
     """What `kp.parseval` changes in a model, what it leaves alone, and why.
 
     Args:
         model: A functional or Sequential model that knows its input shape.
+        convolutions: As in `kp.parseval`. Defaults to `"kernel"`.
         merge: As in `kp.parseval`. Defaults to `True`.
         skip: As in `kp.parseval`. Defaults to `()`.
 
@@ -131,14 +148,19 @@ def parseval_plan(model: Any, *, merge: bool = True, skip: Any = ()) -> list[dic
     [row["becomes"] for row in kp.parseval_plan(model)]  # ["ParsevalTightFrame", None]
     ```
     """
-    return [decision.to_row() for decision in decide(model, merge, skip)]
+    return [decision.to_row() for decision in decide(model, merge, skip, convolutions)]
 
 
-def _start_on_the_frame(kernel: LayerKernel, init: str) -> None:
-    variable, layout = kernel.variable, kernel.layout
-    shape = tuple(variable.shape)
+def _start_on_the_set(kernel: LayerKernel, init: str) -> None:
+    variable, constraint = kernel.variable, kernel.constraint
+    shape, options = tuple(variable.shape), constraint.layout.get_config()
+    convolution = isinstance(constraint, ParsevalConvolution)
     if init == "random":
-        variable.assign(TightFrame(**layout.get_config())(shape, variable.dtype))
+        initializer = (TightConvolution if convolution else TightFrame)(**options)
+        variable.assign(initializer(shape, variable.dtype))
+    elif convolution:
+        variable.assign(project_tight_convolution(variable, **options))
     else:
+        layout = constraint.layout
         frames = nearest_frames(layout.to_matrices(variable), layout.target(shape))
         variable.assign(layout.to_kernel(frames, shape))

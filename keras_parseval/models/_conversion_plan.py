@@ -22,8 +22,8 @@ from keras_parseval._layer_kernels import (
     attention_layout,
     kernels_inside,
 )
-from keras_parseval._validation import check_flag
-from keras_parseval.constraints import ParsevalTightFrame
+from keras_parseval._validation import check_choice, check_flag
+from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame
 from keras_parseval.layers import ConvexAdd
 
 _NORM_PENALTIES = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
@@ -56,10 +56,11 @@ class Decision:
         }
 
 
-def decide(model: Any, merge: bool, skip: Any) -> list[Decision]:
+def decide(model: Any, merge: bool, skip: Any, convolutions: str) -> list[Decision]:
     """The decision for each kernel and sum of a model."""
     check_graph(model)
     check_flag("merge", merge)
+    check_choice("convolutions", convolutions, ("kernel", "operator"))
     lineages = list(lineages_of(model))
     skipped = _find_skipped(skip, lineages)
     classifiers = classifiers_of(model)
@@ -68,17 +69,20 @@ def decide(model: Any, merge: bool, skip: Any) -> list[Decision]:
     paths = {lineage[-1]: _path(lineage) for lineage in reversed(lineages)}
     for layer in dict.fromkeys(lineage[-1] for lineage in lineages):
         reason = SKIPPED if layer in skipped else CLASSIFIER if layer in classifiers else ""
-        decisions += _decide_layer(paths[layer], layer, reason, merge)
+        decisions += _decide_layer(paths[layer], layer, reason, merge, convolutions)
     return decisions
 
 
-def _decide_layer(path: str, layer: Any, reason: str, merge: bool) -> Iterator[Decision]:
+def _decide_layer(
+    path: str, layer: Any, reason: str, merge: bool, convolutions: str
+) -> Iterator[Decision]:
     kernels = kernels_inside(layer)
     if isinstance(layer, ATTENTION):
         reason = reason or _obstacle_in_attention(layer, kernels)
     for weight, kernel in kernels.items():
         note = reason or _obstacle(kernel)
-        becomes = None if note else ParsevalTightFrame
+        by_operator = convolutions == "operator" and kernel.operator
+        becomes = None if note else ParsevalConvolution if by_operator else ParsevalTightFrame
         yield Decision(path, layer, kernel, becomes, note or _dropped_penalty(kernel), weight)
     if is_sum(layer):
         note = reason or ("" if merge else "merge=False") or _obstacle_to_merge(layer)

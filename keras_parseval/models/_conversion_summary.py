@@ -9,6 +9,9 @@ from typing import Any
 import keras
 
 from keras_parseval._keras_internals import is_graph
+from keras_parseval._layer_kernels import kernels_inside
+from keras_parseval.analysis._spectra import kernel_singular_values
+from keras_parseval.constraints import ParsevalConvolution
 from keras_parseval.models._bound_factors import bound_factors
 from keras_parseval.models._cloning import untied_weights
 from keras_parseval.models._conversion_plan import CLASSIFIER, SKIPPED, Decision, is_sum
@@ -75,6 +78,23 @@ def _table(rows: list[tuple[int, str, str]], width: int) -> list[str]:
     return lines
 
 
+def _reached(clones: dict[Any, Any], decisions: list[Decision]) -> str:
+    """A sentence on convolutions that are not tight, with what each reached, or an empty string."""
+    far = []
+    for decision in decisions:
+        if decision.becomes is ParsevalConvolution and decision.weight:
+            kernel = kernels_inside(clones[decision.layer])[decision.weight]
+            values = kernel_singular_values(kernel, relative=True)
+            if abs(values - 1.0).max() > 0.02:
+                far.append(f"{decision.path} [{values.min():.2f}, {values.max():.2f}]")
+    if not far:
+        return ""
+    return (
+        f"These convolutions are not tight, with singular values in: {', '.join(far)}. From many "
+        'trained kernels no tight convolution is reached; init="random" draws tight ones.'
+    )
+
+
 def remarks_on(model: Any, clones: dict[Any, Any], decisions: list[Decision]) -> list[Remark]:
     """What the user should know of a counterpart, beyond the decisions.
 
@@ -92,7 +112,12 @@ def remarks_on(model: Any, clones: dict[Any, Any], decisions: list[Decision]) ->
         redefined = _redefined(type(model), type(clones[model]))
         sentence = _lost_class(model, clones[model]) + _lost_methods(model, redefined)
         remarks.insert(0, Remark(sentence, bool(redefined)))
-    for sentence in (_nothing_constrained(model, decisions), untied_weights(clones)):
+    sentences = (
+        _nothing_constrained(model, decisions),
+        untied_weights(clones),
+        _reached(clones, decisions),
+    )
+    for sentence in sentences:
         remarks += [Remark(sentence, True)] if sentence else []
     return remarks
 

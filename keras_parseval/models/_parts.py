@@ -8,8 +8,8 @@ import numpy as np
 from keras_parseval._layer_kernels import check_rows_fit, constrain_kernel, layer_kernels
 from keras_parseval._lending import give
 from keras_parseval._validation import check_choice, check_floor, check_integer, check_number
-from keras_parseval.constraints import ParsevalTightFrame
-from keras_parseval.initializers import TightFrame
+from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame
+from keras_parseval.initializers import TightConvolution, TightFrame
 from keras_parseval.layers import ConvexAdd, MaxMin
 
 
@@ -27,6 +27,7 @@ class Parts:
         normalization: str | None,
         activation: str,
         floor: float = 0.0,
+        convolutions: str = "kernel",
     ):
         self.variant = check_choice("variant", variant, variants)
         self.options: dict[str, Any] = {"beta": beta, "rows": rows, "unbiased": unbiased}
@@ -36,6 +37,8 @@ class Parts:
         )
         self.normalization = check_choice("normalization", normalization, ("batch", None))
         self.floor = check_floor(floor)
+        check_choice("convolutions", convolutions, ("kernel", "operator"))
+        self.constraint = ParsevalConvolution if convolutions == "operator" else ParsevalTightFrame
         self.activation = check_choice("activation", activation, ("relu", "maxmin"))
 
     def convolution(self, filters: int, size: int, strides: int, name: str) -> Any:
@@ -51,11 +54,16 @@ class Parts:
     def _hidden(self, layer: Any) -> Any:
         (kernel,) = layer_kernels(layer)
         if self.variant == "vanilla":
-            start = keras.initializers.HeNormal()
+            start: Any = keras.initializers.HeNormal()
             give(layer, kernel_initializer=start, kernel_regularizer=self._decay())
         else:
-            give(layer, kernel_initializer=TightFrame(**kernel.layout.get_config()))
-            constrain_kernel(kernel, **self.options)
+            constrain_kernel(kernel, self.constraint, **self.options)
+            constraint = kernel.constraint
+            convolution = isinstance(constraint, ParsevalConvolution)
+            start = (TightConvolution if convolution else TightFrame)(
+                **constraint.layout.get_config()
+            )
+            give(layer, kernel_initializer=start)
         return layer
 
     def model(self, inputs: Any, features: Any, classes: int, name: str) -> Any:

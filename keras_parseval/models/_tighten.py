@@ -15,7 +15,9 @@ def tighten(model: Any, *, tolerance: float = 1e-3) -> dict[str, float]:
     weights takes them off: a moving average (`use_ema=True`), `set_weights`, the mean of several
     models, merged adapters, or just a high learning rate until the last step. Call
     this before you certify or ship a model. Kernels with a `kp.ParsevalTightFrame` become tight
-    frames, and coefficients with a `kp.Simplex` go back to the simplex.
+    frames, convolutions with a `kp.ParsevalConvolution` become tight frames as operators, and
+    coefficients with a `kp.Simplex` go back to the simplex. Where a convolution cannot be brought
+    within the tolerance, nothing is changed, and an error says which it is.
 
     Args:
         model: A built Keras model, or a layer.
@@ -41,6 +43,14 @@ def tighten(model: Any, *, tolerance: float = 1e-3) -> dict[str, float]:
     tolerance = check_number("tolerance", tolerance, rule, lambda value: value > 0)
     # All are looked at before any is changed.
     off = [each for each in constrained_weights(model) if each.distance > tolerance]
-    for each in off:
-        each.variable.assign(each.nearest())
+    nearest = [each.nearest(tolerance) for each in off]
+    missed = [each.variable.path for each, values in zip(off, nearest) if values is None]
+    if missed:
+        raise ValueError(
+            "A convolution must be near a tight one to be brought there: start the training from "
+            "`kp.TightConvolution`, or raise `tolerance`. Nothing was changed. Received: "
+            f"tolerance={tolerance}, which cannot be reached from {', '.join(missed)}"
+        )
+    for each, values in zip(off, nearest):
+        each.variable.assign(values)
     return {each.variable.path: each.distance for each in off}

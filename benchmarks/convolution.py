@@ -1,0 +1,76 @@
+"""A training step with convolutions that are tight as operators, beside one without constraints."""
+
+import collections.abc
+import dataclasses
+
+import keras
+
+import keras_parseval as kp
+from benchmarks import networks
+
+
+def _with_convolutions(model, constrain):
+    """A copy of a model in which `constrain` gives each hidden convolution its constraint."""
+    hidden = [layer for layer in model.layers if hasattr(layer, "kernel")][:-1]
+
+    def clone(layer):
+        config = layer.get_config()
+        if layer in hidden:
+            config["kernel_constraint"] = None
+            if isinstance(layer, keras.layers.Conv2D):
+                config["kernel_constraint"] = constrain(layer)
+        return type(layer).from_config(config)
+
+    return keras.models.clone_model(model, clone_function=clone)
+
+
+def _operator(**options):
+    return lambda layer: kp.ParsevalConvolution(strides=layer.strides, **options)
+
+
+CONTESTANTS = {
+    "plain": lambda layer: None,
+    "ParsevalTightFrame": lambda layer: kp.ParsevalTightFrame(),
+    "ParsevalConvolution": _operator(),
+    "ParsevalConvolution, steps=1": _operator(steps=1),
+}
+
+
+@dataclasses.dataclass
+class Convolution:
+    """The benchmark for one network."""
+
+    name: str
+    network: collections.abc.Callable
+    batch: int
+    batches: int
+    rounds: int
+
+    @property
+    def title(self):
+        return f"A training step of {self.name} with XLA, with constraints on its convolutions"
+
+    def run(self):
+        base = self.network()
+        models = {
+            name: networks.compiled(_with_convolutions(base, constrain))
+            for name, constrain in CONTESTANTS.items()
+        }
+        return networks.compare_fits(models, self.batch, self.batches, self.rounds)
+
+
+def _wide_resnet():
+    return kp.models.wide_resnet(
+        16, 4, variant="parseval-oc", convolutions="operator", weight_decay=0.0
+    )
+
+
+BENCHMARKS = {
+    "convolution_wrn_16_4": Convolution("WRN-16-4 (batch 64)", _wide_resnet, 64, 3, 5),
+    "convolution_convnet_128": Convolution(
+        "lipschitz_convnet (batch 128)", kp.models.lipschitz_convnet, 128, 4, 5
+    ),
+    "convolution_convnet_256": Convolution(
+        "lipschitz_convnet (batch 256)", kp.models.lipschitz_convnet, 256, 2, 5
+    ),
+}
