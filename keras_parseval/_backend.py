@@ -14,6 +14,8 @@ from keras_parseval._lending import lend
 _BACKEND = keras.backend.backend()
 # What Keras's random functions take for the type of a seed.
 SEED_DTYPE = {"tensorflow": "int64", "jax": "uint32"}.get(_BACKEND, "int32")
+# Whether functions are compiled, for each shape anew.
+COMPILES = _BACKEND != "torch"
 # Whether Keras can take statistics over the batches of all replicas.
 SYNCHRONIZES_REPLICAS = _BACKEND == "tensorflow"
 
@@ -58,18 +60,20 @@ def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple
             f"backends. Received: backend={_BACKEND}"
         )
     if gradient is None:
-        raise no_gradient()
+        raise NoGradientError
     return gradient, other
 
 
-def no_gradient() -> ValueError:
+class NoGradientError(ValueError):
     """The error for a model that has no gradient with respect to its input."""
-    return ValueError(
-        "The output of the model cannot be differentiated with respect to its input, or the "
-        "gradient is zero for every example, so there is no direction to attack in. Integer "
-        "inputs, rounding, and lookups such as `Embedding` have no gradient: attack a model that "
-        "starts after them."
-    )
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The output of the model cannot be differentiated with respect to its input, or the "
+            "gradient is zero for every example, so there is no direction to attack in. Integer "
+            "inputs, rounding, and lookups such as `Embedding` have no gradient: attack a model "
+            "that starts after them, or search without gradients, by `kp.attacks.Square`."
+        )
 
 
 def check_values(tensors: Any) -> None:

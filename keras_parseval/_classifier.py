@@ -125,6 +125,22 @@ class Classifier:
         # Several decisions for an example are weighed by the true loss.
         return ops.sum(ops.softplus(odds) if several else odds)
 
+    def losses(self, labels, outputs):
+        """For each example a loss to raise: as in `total_loss`, but one by one."""
+        if self.encoding is None:
+            function = getattr(self.loss, "call", self.loss)
+            losses = function(labels, outputs)
+            if not len(losses.shape):
+                raise ValueError(
+                    "This attack needs a loss for each example, not their mean; return one number "
+                    f"for each from the loss. Received: loss={self.loss}"
+                )
+        else:
+            losses = self.log_odds_against(labels, outputs)
+            if any(size != 1 for size in losses.shape[1:]):
+                losses = ops.softplus(losses)
+        return ops.mean(ops.reshape(losses, (ops.shape(losses)[0], -1)), axis=-1)
+
     def log_odds_against(self, labels, outputs):
         """The logarithm of the odds that another class than the label is right, to the loss."""
         if self.encoding == "binary":

@@ -23,18 +23,22 @@ class Progress:
     Args:
         total: How many batches there will be; `None` if that is not known.
         verbose: 1, 0 or `"auto"`.
+        unit: What is counted. Defaults to `"batch"`.
     """
 
-    def __init__(self, total: int | None, verbose: Verbose):
+    def __init__(self, total: int | None, verbose: Verbose, unit: str = "batch"):
+        self.unit = unit
         self.total, self.verbose = total, check_verbose(verbose)
         self.start, self.done = time.monotonic(), 0
         self.bar: Any = None
 
-    def advance(self) -> None:
-        """Count one more batch."""
-        self.done += 1
+    def advance(self, count: int = 1, **values: float) -> None:
+        """Count one more batch, or several, and show these values as they are now."""
+        self.done += count
         long = self.verbose == "auto" and time.monotonic() - self.start > 5
         if self.bar is None and (self.verbose == 1 or long):
-            self.bar = keras.utils.Progbar(self.total, unit_name="batch")
+            self.bar = keras.utils.Progbar(
+                self.total, unit_name=self.unit, stateful_metrics=list(values)
+            )
         if self.bar is not None:
-            self.bar.update(self.done)
+            self.bar.update(self.done, values=list(values.items()))

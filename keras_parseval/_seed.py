@@ -7,7 +7,8 @@ from keras import ops
 
 from keras_parseval._backend import SEED_DTYPE
 
-_APART = 1_000_003
+_RESTARTS_APART = 1_000_003
+_DRAWS_APART = 7_919
 
 
 class Seed(keras.random.SeedGenerator):
@@ -28,4 +29,9 @@ class Seed(keras.random.SeedGenerator):
     def restart(self, number: Any) -> "Seed":
         """The seed of the restart with this number; that of restart 0 is the seed itself."""
         first, second = self.words
-        return Seed(first + _APART * number, second)
+        return Seed(first + _RESTARTS_APART * number, second)
+
+    def draw(self, number: Any) -> "Seed":
+        """The seed of the draw with this number, where one attempt draws many times."""
+        first, second = self.words
+        return Seed(first, second + _DRAWS_APART * number)

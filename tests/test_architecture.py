@@ -51,7 +51,8 @@ def private_attributes(source):
     for node in ast.walk(tree_of(source)):
         if isinstance(node, ast.Attribute) and not is_own(node.value):
             special = node.attr.startswith("__") and node.attr.endswith("__")
-            if node.attr.startswith("_") and not special:
+            # A named tuple's own method begins with one, so that no field can hide it.
+            if node.attr.startswith("_") and not special and node.attr != "_replace":
                 yield node.attr
         # Which of an optimizer's variables is which, Keras does not promise either.
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):

@@ -219,19 +219,23 @@ def test_sequences_count_by_the_step():
 def test_the_result_is_plain_data(capsys):
     result = kp.analysis.RobustAccuracy(0.9, "epsilon", (0.1, 0.25), (0.8, 0.5), "FGSM", 10)
     assert result.to_dict() == {"clean": 0.9, "eps0.1": 0.8, "eps0.25": 0.5}
+    # Wilson's interval by scipy 1.17: binomtest(9, 10).proportion_ci(method="wilson").
+    low, high = 0.5958499, 0.9821238
     assert result.to_rows()[0] == {
         "attack": "FGSM",
         "examples": 10,
         "measure": "epsilon",
         "level": None,
         "accuracy": 0.9,
+        "low": pytest.approx(low, abs=1e-6),
+        "high": pytest.approx(high, abs=1e-6),
     }
     assert [row["level"] for row in result.to_rows()] == [None, 0.1, 0.25]
     assert str(result).splitlines()[1:] == [
-        "   epsilon   accuracy",
-        "     clean     0.9000",
-        "       0.1     0.8000",
-        "      0.25     0.5000",
+        "   epsilon   accuracy        95% interval",
+        "     clean     0.9000    0.5958 to 0.9821",
+        "       0.1     0.8000    0.4902 to 0.9433",
+        "      0.25     0.5000    0.2366 to 0.7634",
     ]
     model, (x, y) = linear_model(), points()
     kp.robust_accuracy(model, x, y, verbose=1)

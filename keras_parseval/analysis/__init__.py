@@ -13,11 +13,16 @@ from keras_parseval.analysis._lipschitz import (
     lipschitz_bound,
     lipschitz_report,
 )
-from keras_parseval.analysis._robust_accuracy import RobustAccuracy, robust_accuracy
+from keras_parseval.analysis._robust_accuracy import (
+    AttackedExamples,
+    RobustAccuracy,
+    robust_accuracy,
+)
 from keras_parseval.analysis._rules import Constant, LayerCall, lipschitz_rule
 from keras_parseval.analysis._spectra import singular_values, tightness
 
 __all__ = [
+    "AttackedExamples",
     "CertifiedAccuracy",
     "Constant",
     "CovarianceDimension",

@@ -1,6 +1,7 @@
 """What results of attacks and of certificates share: an accuracy for each level, as a table."""
 
 import dataclasses
+import math
 from typing import Any
 
 
@@ -11,6 +12,14 @@ class AccuracyByLevel:
     levels: tuple[float, ...]
     accuracies: tuple[float, ...]
     measure: str
+
+    examples: int
+
+    @property
+    def intervals(self) -> tuple[tuple[float, float], ...]:
+        """Where the accuracy on all data of this kind lies, with 95% confidence, for clean and each
+        level: Wilson's interval, which takes the examples for a random sample."""
+        return tuple(_wilson(value, self.examples) for value in (self.clean, *self.accuracies))
 
     def title(self) -> str:
         """The first line of the table."""
@@ -28,14 +37,28 @@ class AccuracyByLevel:
         common = {
             name: getattr(self, name)
             for name in fields
-            if name not in ("clean", "levels", "accuracies")
+            if name not in ("clean", "levels", "accuracies", "warnings", "details")
         }
         levels = [(None, self.clean), *zip(self.levels, self.accuracies)]
-        return [{**common, "level": level, "accuracy": value} for level, value in levels]
+        return [
+            {**common, "level": level, "accuracy": value, "low": low, "high": high}
+            for (level, value), (low, high) in zip(levels, self.intervals)
+        ]
 
     def __str__(self) -> str:
         heading = "SNR (dB)" if self.measure == "snr" else "epsilon"
         levels = ["clean", *(f"{level:g}" for level in self.levels)]
         values = [self.clean, *self.accuracies]
-        lines = [self.title(), f"{heading:>10}{'accuracy':>11}"]
-        return "\n".join([*lines, *(f"{a:>10}{b:>11.4f}" for a, b in zip(levels, values))])
+        lines = [self.title(), f"{heading:>10}{'accuracy':>11}{'95% interval':>20}"]
+        for level, value, (low, high) in zip(levels, values, self.intervals):
+            lines.append(f"{level:>10}{value:>11.4f}{f'{low:.4f} to {high:.4f}':>20}")
+        return "\n".join([*lines, *(f"Note: {each}" for each in getattr(self, "warnings", ()))])
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """The interval of 95% for a share that was seen in so many examples."""
+    squared = 1.959964**2
+    centre = share + squared / (2 * count)
+    spread = math.sqrt(squared * (share * (1 - share) / count + squared / (4 * count**2)))
+    low, high = ((centre + sign * spread) / (1 + squared / count) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)

@@ -1,23 +1,48 @@
 """How accurate a classifier remains under attack."""
 
 import dataclasses
-import functools
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from keras import ops
 
-from keras_parseval._backend import call_compiled, no_gradient
-from keras_parseval._batches import Examples, check_labels, padded
-from keras_parseval._classifier import Classifier, not_a_number
+from keras_parseval._backend import NoGradientError
 from keras_parseval._compiled_loss import check_model
-from keras_parseval._progress import Progress, Verbose
+from keras_parseval._progress import Verbose
+from keras_parseval._validation import check_integer
 from keras_parseval.analysis._accuracy_by_level import AccuracyByLevel
+from keras_parseval.analysis._attack_warnings import attack_warnings
+from keras_parseval.analysis._evaluation import Evaluation
 from keras_parseval.attacks._attack import Attack
 from keras_parseval.attacks._fgsm import check_attack
-from keras_parseval.attacks._inputs import check_batch
-from keras_parseval.attacks._levels import choose_levels, level_epsilons
+from keras_parseval.attacks._findings import Findings
+from keras_parseval.attacks._levels import choose_levels
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackedExamples:
+    """What an attack did to each example: `RobustAccuracy.details`.
+
+    Args:
+        labels: The classes that are right, one for each example.
+        decisions: The worst decisions of the model: a row for the clean examples, then one for each
+            level.
+        broken_by: For each level and example, the number (in `attacks`) of the attack that broke
+            it; -1 where none did, or where it was wrong from the start.
+        attacks: The attacks, in words.
+        kept: The numbers of the examples whose crafted inputs were kept.
+        kept_levels: For each of them, the number of the level at which it fell.
+        inputs: The crafted inputs of these examples, the first that broke each.
+    """
+
+    labels: np.ndarray
+    decisions: np.ndarray
+    broken_by: np.ndarray
+    attacks: tuple[str, ...]
+    kept: np.ndarray
+    kept_levels: np.ndarray
+    inputs: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +56,15 @@ class RobustAccuracy(AccuracyByLevel):
         accuracies: The accuracy at each level.
         attack: What attacked, in words.
         examples: How many examples were counted.
+        warnings: What a reader should know before believing the figures. Defaults to none.
+        details: A `kp.analysis.AttackedExamples`. Defaults to `None`.
 
     Example:
 
     ```python
     result = kp.analysis.RobustAccuracy(0.98, "snr", (40.0, 33.0), (0.95, 0.9), "FGSM", 1000)
     result.to_dict()  # {"clean": 0.98, "snr40": 0.95, "snr33": 0.9}
+    result.intervals  # ((0.969, 0.987), ...): where the accuracy lies, with 95% confidence
     ```
     """
 
@@ -46,6 +74,8 @@ class RobustAccuracy(AccuracyByLevel):
     accuracies: tuple[float, ...]
     attack: str
     examples: int
+    warnings: tuple[str, ...] = ()
+    details: AttackedExamples | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def title(self) -> str:
         """The first line of the table."""
@@ -61,6 +91,9 @@ def robust_accuracy(
     snr: float | Iterable[float] | None = None,
     attack: Attack | None = None,
     batch_size: int = 128,
+    keep_inputs: int = 0,
+    radii: Any = None,
+    backup: str | os.PathLike[str] | None = None,
     verbose: Verbose = "auto",
 ) -> RobustAccuracy:
     """The accuracy of a classifier, clean and under attack at several levels.
@@ -68,6 +101,11 @@ def robust_accuracy(
     A one-step attack takes one gradient, whatever the number of levels, and a
     forward pass for each. Every accuracy is that of the model's decisions on the crafted
     examples. Where a classifier makes several binary decisions for an example, all must be right.
+
+    Attacks that look for the worst case are `kp.attacks.APGD`, `Square` and `Ensemble`, and all
+    that have several rounds, such as restarts. Each round attacks the examples that are still
+    right, from the smallest perturbation to the largest. What is broken at one level counts as
+    broken at all larger ones.
 
     Args:
         model: A compiled Keras classifier; it is left exactly as it is.
@@ -78,10 +116,18 @@ def robust_accuracy(
         epsilon: One or several sizes of the perturbation, in the units of the model's input.
         snr: In place of `epsilon`, signal-to-noise ratios in decibels, for each example. Without
             either, they are 50, 45, 40 and 33, the paper's.
-        attack: The attack, such as `kp.IteratedFGSM(steps=20)`. Unless it says otherwise, it
+        attack: The attack, such as `kp.attacks.standard()`. Unless it says otherwise, it
             uses the true labels: against its own predictions, it would put mistakes right.
             Defaults to `kp.FGSM()`.
         batch_size: Number of examples at a time, where `x` is arrays. Defaults to 128.
+        keep_inputs: For how many of the examples that fall first, at the smallest perturbation,
+            the crafted inputs are kept in the result. Defaults to 0.
+        radii: `None`, or the radius of each example that `kp.certified_radius` gave, in the norm
+            of the attack. An example that is broken within its radius is an error.
+            Defaults to `None`.
+        backup: `None`, or the path of a file in which a long evaluation keeps what is known.
+            If it was interrupted, the same call goes on from there. The file is
+            removed in the end. Defaults to `None`.
         verbose: 0 for silence, 1 for a progress bar, `"auto"` for one on runs of
             more than five seconds. Defaults to `"auto"`.
 
@@ -100,77 +146,51 @@ def robust_accuracy(
     check_model(model)
     measure, levels = choose_levels(snr, epsilon)
     attack = check_attack(attack).with_labels("true")
-    check = functools.partial(check_labels, model, attack.loss)
-    examples = Examples(x, y, batch_size=batch_size, check_labels=check)
-    progress = Progress(examples.total, verbose)
-    counts, count, size, moved = np.zeros(len(levels) + 1), 0, 0, 0
-    for inputs, labels in examples:
-        check_batch(attack, inputs)
-        if not count:
-            if not model.built:
-                model(inputs)
-            Classifier(model, attack.loss).check_probabilities(inputs)
-        size = max(size, len(labels))
-        *right, steps, nans = _count_correct(model, attack, inputs, labels, measure, levels, size)
-        if nans:
-            raise not_a_number(model)
-        counts += right
-        moved += steps
-        count += len(labels)
-        progress.advance()
-    if not moved and levels != [0.0]:
-        raise no_gradient()
-    clean, *accuracies = (counts / count).tolist()
+    check_integer("keep_inputs", keep_inputs, "an integer, 0 or more", lambda value: value >= 0)
+    evaluation = Evaluation(model, attack, measure, levels, keep_inputs)
+    found = evaluation.run(x, y, batch_size, backup, verbose)
+    if not evaluation.moved and levels != [0.0]:
+        raise NoGradientError
+    _check_radii(radii, found, levels)
+    clean, *accuracies = found.right.mean(axis=1, dtype="float64").tolist()
     return RobustAccuracy(
-        clean, measure, tuple(levels), tuple(accuracies), attack.describe(), count
+        *(clean, measure, tuple(levels), tuple(accuracies), attack.describe(), found.count),
+        warnings=attack_warnings(attack, found, evaluation.features),
+        details=_details(attack, found),
     )
 
 
-def _count_correct(
-    model: Any,
-    attack: Attack,
-    inputs: Any,
-    labels: Any,
-    measure: str,
-    levels: list[float],
-    size: int,
-) -> np.ndarray:
-    """The number of right decisions, clean and at each level, in a batch padded to `size`.
-
-    Then 0 if the attack did not move anything, and last 0 if all outputs are numbers.
-    """
-    tensors = {
-        "x": padded(inputs, size),
-        "y": padded(labels, size),
-        "valid": np.arange(size) < len(labels),
-    }
-    moving = attack.select(tensors["x"])
-    tensors["epsilon"] = level_epsilons(moving, measure, levels, attack.norm, attack.mask)
-    if attack.mask is not None:
-        tensors["mask"] = attack.mask
-
-    def count(model: Any, tensors: dict[str, Any]) -> Any:
-        classifier = Classifier(model, attack.loss)
-        right, *flags = _decisions(classifier, attack, len(levels), tensors)
-        counts = ops.sum(right * ops.cast(tensors["valid"], right.dtype), axis=1)
-        return ops.append(counts, ops.cast(ops.stack(flags), counts.dtype))
-
-    key = ("robust accuracy", len(levels), attack.static_key(model))
-    return ops.convert_to_numpy(call_compiled(model, key, count, tensors))
+def _details(attack: Attack, found: Findings) -> AttackedExamples:
+    sizes = np.where(found.broken_by >= 0, found.epsilons, np.inf)
+    return AttackedExamples(
+        labels=found.labels,
+        decisions=found.decisions,
+        broken_by=found.broken_by,
+        attacks=tuple(each.describe() for each in attack.members()),
+        kept=found.kept,
+        kept_levels=sizes[:, found.kept].argmin(axis=0),
+        inputs=found.inputs,
+    )
 
 
-def _decisions(
-    classifier: Classifier, attack: Attack, levels: int, tensors: dict[str, Any]
-) -> tuple[Any, Any, Any]:
-    """Whether each decision is right: a row for clean examples, then one for each level.
-
-    And whether any example was moved at all, and any output is not a number.
-    """
-    problem, y = attack.problem(classifier, tensors), tensors["y"]
-    crowd = attack.perturbed_levels(problem, levels, tensors["epsilon"])
-    moved = ops.any(attack.select(crowd) != problem.repeat(problem.x, levels))
-    clean, outputs = problem.clean_outputs, classifier.outputs(crowd)
-    attacked = classifier.correct(problem.repeat(y, levels), outputs)
-    rows = [classifier.correct(y, clean)[None], ops.reshape(attacked, (levels, -1))]
-    nans = ops.any(ops.isnan(ops.concatenate([clean, outputs])))
-    return ops.concatenate(rows), moved, nans
+def _check_radii(radii: Any, found: Findings, levels: list[float]) -> None:
+    """Raise if an example was broken by less than what it is certified for."""
+    if radii is None:
+        return
+    radii = np.asarray(radii, "float64")
+    if radii.shape != (found.count,):
+        raise ValueError(
+            "`radii` must be what `kp.certified_radius` gave for the same examples: one number for "
+            f"each of the {found.count}. Received: radii of shape {radii.shape}"
+        )
+    # A radius holds in real arithmetic, up to the rounding of the model's own.
+    broken = (found.broken_by >= 0) & (found.epsilons < radii * (1 - 1e-5))
+    if broken.any():
+        level, example = np.argwhere(broken)[0]
+        raise RuntimeError(
+            "An example must not be broken within its certified radius; either the radii are of "
+            "another norm, model or data, or a bound is wrong: please report it. Received: "
+            f"{broken.any(axis=0).sum()} such examples, the first with number {example}, radius "
+            f"{radii[example]:.6g}, broken at level {levels[level]:g}, with a perturbation of "
+            f"{found.epsilons[level, example]:.6g} at most"
+        )

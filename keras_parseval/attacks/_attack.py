@@ -1,20 +1,20 @@
 """What every attack shares: its settings, how it is called, and what it has to implement."""
 
 import dataclasses
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_parseval._backend import call_compiled, check_values, no_gradient
+from keras_parseval._backend import NoGradientError, call_compiled, check_values
 from keras_parseval._batches import as_inputs, as_labels, check_labels
 from keras_parseval._classifier import Classifier, not_a_number
 from keras_parseval._compiled_loss import check_model, compiled_loss
 from keras_parseval._seed import Seed
 from keras_parseval._validation import Norm, check_choice, check_integer, check_norm
-from keras_parseval.attacks._inputs import check_batch, check_inputs
+from keras_parseval.attacks._inputs import check_batch, check_bounds, check_inputs
 from keras_parseval.attacks._levels import (
     align_epsilon,
     check_amount,
@@ -61,6 +61,13 @@ class Attack:
     loss: Any = None
     perturb: str | int | None = None
 
+    # Whether it follows the gradient of the model.
+    uses_gradient: ClassVar[bool] = True
+    # Whether each of its rounds goes on where the one before it ended.
+    continues: ClassVar[bool] = False
+    # Whether it looks for the worst case, and so need not look at what a smaller epsilon broke.
+    searches: ClassVar[bool] = False
+
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         if arguments or {"epsilon", "snr"} & options.keys():
             raise TypeError(
@@ -73,7 +80,7 @@ class Attack:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        self._set(norm=check_norm(self.norm), bounds=_check_bounds(self.bounds))
+        self._set(norm=check_norm(self.norm), bounds=check_bounds(self.bounds))
         check_choice("labels", self.labels, (None, "true", "predicted", "least_likely"))
         if self.mask is not None:
             # A copy, so that an attack does not change with the user's array.
@@ -123,19 +130,19 @@ class Attack:
         clean = check_batch(attack, x)
         if not model.built:
             model(x)
-        Classifier(model, self.loss).check_probabilities(x)
+        attack.classifier(model).check_probabilities(x)
         if epsilon is None:
             epsilon = epsilon_for_snr(clean, snr, self.norm, self.mask)  # type: ignore[arg-type]
         epsilon = align_epsilon(check_epsilon(epsilon), clean.shape, self.norm)
         tensors = {"x": x, "epsilon": epsilon}
         if attack.labels == "true":
-            check_labels(model, self.loss, y, len(clean))
+            check_labels(model, self.classifier_loss, y, len(clean))
             tensors["y"] = y
         if self.mask is not None:
             tensors["mask"] = self.mask
 
         def craft(model: Any, tensors: dict[str, Any]) -> Any:
-            return attack.problem(Classifier(model, attack.loss), tensors).solution()
+            return attack.problem(attack.classifier(model), tensors).solution()
 
         crafted = call_compiled(model, attack.static_key(model), craft, tensors)
         moved = ops.convert_to_numpy(self.select(crafted))
@@ -145,7 +152,7 @@ class Attack:
         least = (epsilon / np.sqrt(clean[0].size)).astype(clean.dtype)
         felt = (clean + least != clean).mean() > 0.5
         if felt and (moved == clean).all():
-            raise no_gradient()
+            raise NoGradientError
         return crafted
 
     def craft(
@@ -175,7 +182,7 @@ class Attack:
         if self.mask is not None:
             tensors["mask"] = self.mask
         told = None if seed is None else Seed(seed)
-        crafted = attack.problem(Classifier(model, attack.loss), tensors, told).solution()
+        crafted = attack.problem(attack.classifier(model), tensors, told).solution()
         return keras.tree.map_structure(ops.stop_gradient, crafted)
 
     def _settled(self: Self, y: Any) -> Self:
@@ -188,13 +195,33 @@ class Attack:
             )
         return attack
 
+    @property
+    def classifier_loss(self) -> Any:
+        """The loss that says what the model's outputs and labels mean; `None` for its own."""
+        return self.loss
+
+    def classifier(self, model: Any) -> Classifier:
+        """The model as the attack sees it."""
+        return Classifier(model, self.classifier_loss)
+
     def problem(self, classifier: Classifier, tensors: dict[str, Any], seed: Any = None) -> Problem:
-        """The problem of a batch: `x` and `epsilon`, and `y` and `mask` if there are any."""
-        options = {"epsilon": tensors["epsilon"], "mask": tensors.get("mask"), "seed": seed}
-        return Problem(self, classifier, tensors["x"], tensors.get("y"), **options)
+        """The problem of a batch: `x` and `epsilon`, and what else there is."""
+        others = {name: value for name, value in tensors.items() if name not in ("x", "y")}
+        return Problem(self, classifier, tensors["x"], tensors.get("y"), seed=seed, **others)
+
+    def rounds(self, classes: int) -> int:
+        """How many rounds the attack has, for so many classes: restarts, for instance."""
+        return 1
+
+    def members(self) -> "tuple[Attack, ...]":
+        """The attacks that this one consists of."""
+        return (self,)
+
+    def check_shape(self, shape: tuple[int | None, ...]) -> None:
+        """Raise if inputs of this shape cannot be attacked in this way."""
 
     def perturbation(self, problem: Problem) -> Any:
-        """The perturbation of a batch: what an attack has to implement, on tensors.
+        """The perturbation of a batch, in one round: what an attack has to implement, on tensors.
 
         Args:
             problem: The batch, with all that may be asked about it.
@@ -225,9 +252,9 @@ class Attack:
     def static_key(self, model: Any) -> tuple[Any, ...]:
         """Everything that a compiled attack depends on, save the tensors."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields["loss"] = compiled_loss(model) if self.loss is None else self.loss
         del fields["mask"]
-        return type(self), tuple(fields.items())
+        told = self.classifier_loss
+        return type(self), tuple(fields.items()), compiled_loss(model) if told is None else told
 
     def select(self, inputs: Any) -> Any:
         """The one input to perturb."""
@@ -241,19 +268,3 @@ class Attack:
             return {**inputs, self.perturb: x}
         replaced = [x if index == self.perturb else each for index, each in enumerate(inputs)]
         return type(inputs)(replaced)
-
-
-def _check_bounds(bounds: Any) -> tuple[float, float] | None:
-    if bounds is None:
-        return None
-    pair = np.asarray(bounds)
-    if pair.shape != (2,) or pair.dtype.kind not in "fiu":
-        raise TypeError(
-            "`bounds` must be None or a pair of numbers (low, high), the smallest and the "
-            f"largest value of the model's input. Received: bounds={bounds!r}"
-        )
-    if not pair[0] < pair[1]:
-        raise ValueError(
-            f"`bounds` must be (low, high), with low < high. Received: bounds={bounds!r}"
-        )
-    return float(pair[0]), float(pair[1])

@@ -40,6 +40,12 @@ class _EuclideanBall:
         return ops.sqrt(_over_features(ops.sum, ops.square(delta)))
 
 
+def choose(flags: Any, tensor: Any, other: Any) -> Any:
+    """For each example of `tensor`, itself where its flag is set, and that of `other` elsewhere."""
+    shape = (-1,) + (1,) * (len(tensor.shape) - 1)
+    return ops.where(ops.reshape(flags, shape), tensor, other)
+
+
 GEOMETRIES: dict[Any, Any] = {"inf": _InfinityBall(), 2: _EuclideanBall()}
 
 

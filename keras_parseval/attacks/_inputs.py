@@ -1,4 +1,4 @@
-"""Which input of a model an attack moves, and whether it can be moved."""
+"""Which input of a model an attack moves, whether it can be moved, and between which bounds."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ def check_inputs(attack: "Attack", inputs: Any) -> Any:
             "categories cannot be moved a little: attack a model that starts after their "
             f"embedding. Received: dtype={dtype}"
         )
+    attack.check_shape(tuple(x.shape))
     if attack.mask is not None:
         shape, mask = tuple(x.shape), np.shape(attack.mask)
         aligned = zip(reversed(mask), reversed(shape))
@@ -69,3 +70,20 @@ def check_batch(attack: "Attack", inputs: Any) -> np.ndarray:
                 f"Received: bounds={attack.bounds!r}, inputs from {x.min()} to {x.max()}"
             )
     return x
+
+
+def check_bounds(bounds: Any) -> tuple[float, float] | None:
+    """The smallest and largest value of an input as numbers, `None` as it is, or an error."""
+    if bounds is None:
+        return None
+    pair = np.asarray(bounds)
+    if pair.shape != (2,) or pair.dtype.kind not in "fiu":
+        raise TypeError(
+            "`bounds` must be None or a pair of numbers (low, high), the smallest and the "
+            f"largest value of the model's input. Received: bounds={bounds!r}"
+        )
+    if not pair[0] < pair[1]:
+        raise ValueError(
+            f"`bounds` must be (low, high), with low < high. Received: bounds={bounds!r}"
+        )
+    return float(pair[0]), float(pair[1])

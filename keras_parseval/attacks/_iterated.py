@@ -68,29 +68,17 @@ class IteratedFGSM(Attack):
                 lambda value: value > 0,
             )
 
+    def rounds(self, classes: int) -> int:
+        """One for each start."""
+        return self.restarts
+
     def perturbation(self, problem: Problem) -> Any:
-        """The point that the steps come to, or the worst of those of several restarts."""
+        """The point that the steps of one round come to."""
         if not self.random_start:
             first = problem.limit(self._step(problem) * problem.ascend())
             return self._climb(problem, first, self.steps - 1)
-        problem.labels  # noqa: B018 (known before the loops, which could not keep them)
-        delta = self._attempt(problem, 0)
-        if self.restarts == 1:
-            return delta
-
-        def restart(number: Any, best: tuple[Any, ...]) -> tuple[Any, ...]:
-            delta = self._attempt(problem, number)
-            success = problem.success(delta)
-            better = success > best[1]
-            shape = (-1,) + (1,) * (len(delta.shape) - 1)
-            worst = ops.where(ops.reshape(better, shape), delta, best[0])
-            return worst, ops.where(better, success, best[1])
-
-        return ops.fori_loop(1, self.restarts, restart, (delta, problem.success(delta)))[0]
-
-    def _attempt(self, problem: Problem, number: Any) -> Any:
-        start = problem.random(problem.seed.restart(number))
-        return self._climb(problem, start, self.steps)
+        problem.labels  # noqa: B018 (known before the loop, which could not keep them)
+        return self._climb(problem, problem.random(problem.seed), self.steps)
 
     def _climb(self, problem: Problem, delta: Any, steps: int) -> Any:
         step = self._step(problem)

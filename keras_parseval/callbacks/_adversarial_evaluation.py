@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_parseval._batches import Examples, check_labels
-from keras_parseval._classifier import Classifier
 from keras_parseval.analysis._robust_accuracy import robust_accuracy
 from keras_parseval.attacks._attack import Attack
 from keras_parseval.attacks._fgsm import check_attack
@@ -73,20 +72,23 @@ class AdversarialEvaluation(EpochMeasurement):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Find out all that can be wrong with model and data before the training."""
         super().on_train_begin(logs)
-        Classifier(self.model, self.attack.loss)
+        self.attack.classifier(self.model)
         inputs, labels = next(iter(self.examples))
-        check_labels(self.model, self.attack.loss, labels, len(check_batch(self.attack, inputs)))
+        count = len(check_batch(self.attack, inputs))
+        check_labels(self.model, self.attack.classifier_loss, labels, count)
 
     def measure(self) -> dict[str, float]:
         """The accuracy at each level."""
+        by_snr = self.measure_of_levels == "snr"
         result = robust_accuracy(
             self.model,
             self.examples.x,
             self.examples.y,
+            epsilon=None if by_snr else self.levels,
+            snr=self.levels if by_snr else None,
             attack=self.attack,
             batch_size=self.examples.batch_size,
             verbose=0,
-            **{self.measure_of_levels: self.levels},
         )
         accuracies = result.to_dict()
         del accuracies["clean"]

@@ -8,7 +8,6 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from keras_parseval._classifier import Classifier
 from keras_parseval._keras_internals import minibatch_counter
 from keras_parseval._sampling import fingerprint
 from keras_parseval._seed import Seed
@@ -99,7 +98,7 @@ class AdversarialTraining(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Find out all that can be wrong with the model before it is trained."""
-        Classifier(self.model, self.attack.loss)
+        self.attack.classifier(self.model)
         self._swap = TrainFunctionSwap(self.model, self)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -129,7 +128,7 @@ class AdversarialTraining(keras.callbacks.Callback):
     def _attack_batch(self) -> Callable[[Any], Any]:
         # Asked for once: on JAX, a callback that asks for its model ends the step.
         model = self.model
-        classifier = Classifier(model, self.attack.loss)
+        classifier = self.attack.classifier(model)
 
         def attack_batch(data: Any) -> Any:
             x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)

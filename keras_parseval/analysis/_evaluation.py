@@ -1,0 +1,212 @@
+"""An attack on a whole data set: in parts that fit into memory, saved on the way."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_parseval._backend import call_compiled
+from keras_parseval._batches import Examples, check_labels, padded
+from keras_parseval._classifier import not_a_number
+from keras_parseval._progress import Progress, Verbose
+from keras_parseval.analysis._backup import Backup, describe_settings, digest_of
+from keras_parseval.attacks._attack import Attack
+from keras_parseval.attacks._findings import Findings
+from keras_parseval.attacks._inputs import check_batch
+from keras_parseval.attacks._levels import level_epsilons
+from keras_parseval.attacks._search import Search
+
+# How many batches a search attacks together: more are packed better, and take more memory.
+_BATCHES = 16
+
+
+class Evaluation:
+    """One attack at several levels.
+
+    Args:
+        model: A compiled Keras classifier.
+        attack: The attack, with its labels settled.
+        measure: `"epsilon"` or `"snr"`.
+        levels: The levels, as they were given.
+        keep_inputs: How many crafted inputs to keep.
+
+    Attributes:
+        moved: Whether any example was moved at all.
+        features: The number of features of the input that is attacked.
+    """
+
+    def __init__(
+        self, model: Any, attack: Attack, measure: str, levels: list[float], keep_inputs: int
+    ):
+        self.model, self.attack = model, attack
+        self.measure, self.levels, self.keep_inputs = measure, levels, keep_inputs
+        self.moved, self.features = False, 0
+        self._size = 0
+
+    def run(self, x: Any, y: Any, batch_size: int, backup: Any, verbose: Verbose) -> Findings:
+        """What the attack finds on all examples."""
+        check = functools.partial(check_labels, self.model, self.attack.classifier_loss)
+        examples = Examples(x, y, batch_size=batch_size, check_labels=check)
+        saved, parts = self._backup(backup, batch_size), list[Findings]()
+        progress: Progress | None = None
+        for inputs, labels in self._parts(examples):
+            if progress is None:
+                classes = self._count_classes(inputs)
+                progress = self._progress(examples.total, classes, verbose)
+            digest = "" if backup is None else digest_of((inputs, labels))
+            known = saved.part(len(parts), digest)
+            batches = -(-len(labels) // self._size)
+            for found in self._rounds(inputs, labels, known, classes):
+                saved.save(len(parts), digest, found)
+                right = np.concatenate([part.right for part in [*parts, found]], axis=1)
+                progress.advance(batches, accuracy=float(right.mean(axis=1).min()))
+            parts.append(found)
+        saved.remove()
+        return Findings.joined(parts, self.keep_inputs)
+
+    def _parts(self, examples: Examples) -> Iterator[tuple[Any, Any]]:
+        """The data in parts: single batches, or as many as a search packs together."""
+        waiting: list[tuple[Any, Any]] = []
+        for inputs, labels in examples:
+            x = check_batch(self.attack, inputs)
+            if not self._size:
+                self._look_at_first(inputs, x)
+            self._size = max(self._size, len(labels))
+            waiting.append((inputs, labels))
+            if len(waiting) == (_BATCHES if self._is_search else 1):
+                yield _joined(waiting)
+                waiting = []
+        if waiting:
+            yield _joined(waiting)
+
+    def _look_at_first(self, inputs: Any, x: np.ndarray) -> None:
+        if not self.model.built:
+            self.model(inputs)
+        self.attack.classifier(self.model).check_probabilities(inputs)
+        self.features = x[0].size
+        classes = self._count_classes(inputs)
+        rounds = sum(each.rounds(classes) for each in self.attack.members())
+        several = rounds > 1 and self.attack.labels != "least_likely"
+        self._is_search = self.attack.searches or several
+        if self._is_search and self.attack.mask is not None:
+            _check_mask(self.attack.mask, x)
+
+    def _count_classes(self, inputs: Any) -> int:
+        if self.attack.classifier(self.model).encoding == "binary":
+            return 2
+        known = getattr(self.model, "outputs", None)
+        if known:
+            return known[0].shape[-1]
+        infer = functools.partial(_infer, self.attack)
+        first = keras.tree.map_structure(lambda each: each[:1], inputs)
+        key = ("outputs of one", self.attack.static_key(self.model))
+        return call_compiled(self.model, key, infer, first).shape[-1]
+
+    def _backup(self, path: Any, batch_size: int) -> Backup:
+        if path is None:
+            return Backup(None, "")
+        others = {"levels": [self.measure, *self.levels], "batch_size": batch_size}
+        others["keep_inputs"] = self.keep_inputs
+        return Backup(path, describe_settings(self.model, self.attack, **others))
+
+    def _progress(self, batches: int | None, classes: int, verbose: Verbose) -> Progress:
+        passes = len(self._search().passes(classes)) if self._is_search else 1
+        return Progress(None if batches is None else batches * passes, verbose)
+
+    def _search(self) -> Search:
+        options = (self.measure, self.levels, self._size, self.keep_inputs)
+        return Search(self.model, self.attack, *options)
+
+    def _rounds(
+        self, inputs: Any, labels: Any, found: Findings | None, classes: int
+    ) -> Iterator[Findings]:
+        """What is known after each round, from what was known already."""
+        if not self._is_search:
+            yield self._together(inputs, labels) if found is None else found
+            return
+        search = self._search()
+        found = search.begin(inputs, labels) if found is None else found
+        self.moved = True
+        yield from search.run(inputs, labels, found, classes)
+        yield found
+
+    def _together(self, inputs: Any, labels: Any) -> Findings:
+        """What a simple attack finds at all levels at once."""
+        attack, levels, count = self.attack, len(self.levels), len(labels)
+        tensors = {"x": padded(inputs, self._size), "y": padded(labels, self._size)}
+        epsilons = level_epsilons(
+            attack.select(tensors["x"]), self.measure, self.levels, attack.norm, attack.mask
+        )
+        tensors["epsilon"] = epsilons
+        if attack.mask is not None:
+            tensors["mask"] = attack.mask
+        decide = functools.partial(_decide, attack, levels)
+        key = ("robust accuracy", levels, attack.static_key(self.model))
+        decided = call_compiled(self.model, key, decide, tensors)
+        labels, decisions, right, crowd, moved, nans = map(ops.convert_to_numpy, decided)
+        if nans:
+            raise not_a_number(self.model)
+        self.moved |= bool(moved)
+        right = right[:, :count]
+        broken = np.where((right[1:] < right[0]), 0, -1).astype("int32")
+        found = Findings(
+            labels=labels[:count],
+            decisions=decisions[:, :count],
+            right=right,
+            epsilons=epsilons.reshape(levels, -1)[:, :count],
+            broken_by=broken,
+            broken_in=np.where(broken < 0, -1, 0).astype("int32"),
+            flat=np.zeros(count, bool),
+            kept=np.zeros(0, "int64"),
+            inputs=crowd[:0],
+        )
+        crowd = crowd.reshape(levels, -1, *crowd.shape[1:])[:, :count]
+        for level in Search(self.model, attack, self.measure, self.levels, 1).order:
+            fallen = np.flatnonzero(broken[level] == 0)
+            found.keep(fallen, crowd[level][fallen], self.keep_inputs)
+        return found
+
+
+def _decide(attack: Attack, levels: int, model: Any, tensors: dict[str, Any]) -> tuple[Any, ...]:
+    """Labels, decisions, and whether they are right: a row for clean examples, then for each level.
+
+    And the crafted inputs, whether any was moved at all, and whether any output is not a number.
+    """
+    classifier, y = attack.classifier(model), tensors["y"]
+    problem = attack.problem(classifier, tensors)
+    crowd = attack.perturbed_levels(problem, levels, tensors["epsilon"])
+    crafted = attack.select(crowd)
+    moved = ops.any(crafted != problem.repeat(problem.x, levels))
+    clean, outputs = problem.clean_outputs, classifier.outputs(crowd)
+    attacked = classifier.correct(problem.repeat(y, levels), outputs)
+    right = [classifier.correct(y, clean)[None], ops.reshape(attacked, (levels, -1))]
+    everything = ops.concatenate([clean, outputs])
+    decided = classifier.predicted_labels(everything)
+    decisions = ops.reshape(decided, (levels + 1, -1, *decided.shape[1:]))
+    nans = ops.any(ops.isnan(everything))
+    labels = classifier.true_labels(y, clean)
+    return labels, decisions, ops.concatenate(right), crafted, moved, nans
+
+
+def _infer(attack: Attack, model: Any, inputs: Any) -> Any:
+    return attack.classifier(model).outputs(inputs)
+
+
+def _joined(batches: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    if len(batches) == 1:
+        return batches[0]
+    return keras.tree.map_structure(
+        lambda *each: np.concatenate([ops.convert_to_numpy(part) for part in each]), *batches
+    )
+
+
+def _check_mask(mask: Any, x: np.ndarray) -> None:
+    if np.ndim(mask) == x.ndim and len(mask) != 1:
+        raise ValueError(
+            "`mask` must be the same for all examples, because those that are still right are "
+            f"packed together. Received: mask of shape {np.shape(mask)}, for an input of shape "
+            f"{x.shape}"
+        )

@@ -1,0 +1,194 @@
+"""The search for the worst case: round after round, on the examples that are still right."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_parseval._backend import COMPILES, NoGradientError, call_compiled
+from keras_parseval._batches import padded
+from keras_parseval._classifier import not_a_number
+from keras_parseval.attacks._attack import Attack
+from keras_parseval.attacks._findings import Attempt, Findings
+from keras_parseval.attacks._levels import level_epsilons
+
+
+class Search:
+    """Attacks some examples at several levels, from the smallest perturbation to the largest.
+
+    An example that falls at one level has fallen at all larger ones: its perturbation is allowed
+    there as well. Each round of each attack is one pass over the examples that are still right,
+    packed into batches of one size, so that nothing is compiled anew.
+
+    Args:
+        model: A Keras classifier.
+        attack: The attack, with its labels settled.
+        measure: `"epsilon"` or `"snr"`.
+        levels: The levels, as they were given.
+        size: Number of examples at a time.
+        keep_inputs: How many crafted inputs to keep, of the examples that fall first.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        attack: Attack,
+        measure: str,
+        levels: list[float],
+        size: int,
+        keep_inputs: int = 0,
+    ):
+        self.model, self.attack, self.size = model, attack, size
+        self.measure, self.levels, self.keep_inputs = measure, levels, keep_inputs
+        # From the smallest perturbation to the largest.
+        self.order = np.argsort(levels if measure == "epsilon" else [-each for each in levels])
+
+    def passes(self, classes: int) -> list[tuple[int, int, int]]:
+        """Level, attack and round of each pass, in order."""
+        return [
+            (int(level), number, round)
+            for level in self.order
+            for number, attack in enumerate(self.attack.members())
+            for round in range(attack.rounds(classes))
+        ]
+
+    def begin(self, inputs: Any, y: Any) -> Findings:
+        """What the model says of clean examples."""
+        count, levels = len(self.attack.select(inputs)), len(self.levels)
+        batches = [self._look(inputs, y, part) for part in self._packs(np.arange(count))]
+        labels, decisions, right, flat = (np.concatenate(each) for each in zip(*batches))
+        epsilons = level_epsilons(
+            ops.convert_to_numpy(self.attack.select(inputs)),
+            *(self.measure, self.levels, self.attack.norm, self.attack.mask),
+        )
+        none = np.full((levels, count), -1, "int32")
+        return Findings(
+            labels=labels,
+            decisions=np.stack([decisions] * (levels + 1)),
+            right=np.stack([right] * (levels + 1)),
+            epsilons=epsilons.reshape(levels, count),
+            broken_by=none,
+            broken_in=none.copy(),
+            flat=flat,
+            kept=np.zeros(0, "int64"),
+            inputs=ops.convert_to_numpy(self.attack.select(inputs))[:0],
+        )
+
+    def run(self, inputs: Any, y: Any, found: Findings, classes: int) -> Iterator[Findings]:
+        """Go on with the passes, and give what is known after each."""
+        for level, number, round in self.passes(classes)[int(found.passes) :]:
+            place = list(self.order).index(level)
+            if place and number == round == 0:
+                found.take_over(level, self.order[place - 1])
+            if self.attack.members()[number].continues and round == 0:
+                found.carry(np.zeros_like(ops.convert_to_numpy(self.attack.select(inputs))))
+            if number not in found.failed:
+                self._pass(inputs, y, found, level, number, round)
+            found.end_pass()
+            yield found
+
+    def _pass(
+        self, inputs: Any, y: Any, found: Findings, level: int, number: int, round: int
+    ) -> None:
+        attack = self.attack.members()[number]
+        alive = (found.right[level + 1] > 0) & (found.epsilons[level] > 0)
+        for part in self._packs(np.flatnonzero(alive)):
+            try:
+                attempt = self._attempt(attack, inputs, y, found, level, round, part)
+            except NoGradientError:
+                # Others of the suite may need none.
+                if len(found.failed) + 1 == len(self.attack.members()):
+                    raise
+                found.fail(number)
+                return
+            if attack.continues:
+                found.carry(attempt.delta, part)
+            fallen = found.fall(level, number, round, part, attempt)
+            found.keep(part[fallen], attempt.crafted[fallen], self.keep_inputs)
+
+    def _packs(self, numbers: np.ndarray) -> list[np.ndarray]:
+        return [numbers[at : at + self.size] for at in range(0, len(numbers), self.size)]
+
+    def _tensors(self, inputs: Any, y: Any, part: np.ndarray, **others: np.ndarray) -> Any:
+        """The examples of one pack, and what is told of each, padded where a compiler wants it."""
+        rows = {"x": keras.tree.map_structure(ops.convert_to_numpy, inputs), "y": y, **others}
+        rows = keras.tree.map_structure(lambda each: ops.convert_to_numpy(each)[part], rows)
+        return padded(rows, self.size) if COMPILES else rows
+
+    def _look(self, inputs: Any, y: Any, part: np.ndarray) -> tuple[np.ndarray, ...]:
+        attack = self.attack
+
+        def look(model: Any, tensors: dict[str, Any]) -> Any:
+            classifier = attack.classifier(model)
+            outputs = classifier.outputs(tensors["x"])
+            right = classifier.correct(tensors["y"], outputs)
+            labels = classifier.true_labels(tensors["y"], outputs)
+            nans = ops.any(ops.isnan(outputs))
+            return labels, classifier.predicted_labels(outputs), right, nans
+
+        tensors = self._tensors(inputs, y, part)
+        if attack.mask is not None:
+            tensors["mask"] = attack.mask
+        key = ("look", attack.static_key(self.model))
+        *known, nans = call_compiled(self.model, key, look, tensors)
+        if bool(nans):
+            raise not_a_number(self.model)
+        numbers = [ops.convert_to_numpy(each)[: len(part)] for each in known]
+        return *numbers, self._flat(tensors)[: len(part)]
+
+    def _flat(self, tensors: dict[str, Any]) -> np.ndarray:
+        """Whether the gradient is zero on each clean example."""
+        attack = self.attack
+
+        def slope(model: Any, tensors: dict[str, Any]) -> Any:
+            problem = attack.problem(attack.classifier(model), {**tensors, "epsilon": 0.0})
+            direction = ops.abs(problem.ascend())
+            return ops.max(ops.reshape(direction, (ops.shape(direction)[0], -1)), axis=1) == 0
+
+        if not any(each.uses_gradient for each in attack.members()):
+            return np.zeros(len(tensors["y"]), bool)
+        try:
+            key = ("flat", attack.static_key(self.model))
+            return ops.convert_to_numpy(call_compiled(self.model, key, slope, tensors))
+        except NoGradientError:
+            return np.ones(len(tensors["y"]), bool)
+
+    def _attempt(
+        self,
+        attack: Attack,
+        inputs: Any,
+        y: Any,
+        found: Findings,
+        level: int,
+        round: int,
+        part: np.ndarray,
+    ) -> Attempt:
+        """One round of one attack on one pack."""
+        rank = len(self.attack.select(inputs).shape)
+        sizes = found.epsilons[level].reshape(-1, *(1,) * (rank - 1))
+        others = {"epsilon": sizes}
+        if attack.continues:
+            others["previous"] = found.carried
+        tensors = self._tensors(inputs, y, part, **others)
+        tensors["round"] = np.int32(round)
+        if attack.mask is not None:
+            tensors["mask"] = attack.mask
+
+        def attempt(model: Any, tensors: dict[str, Any]) -> Any:
+            classifier = attack.classifier(model)
+            problem = attack.problem(classifier, tensors)
+            delta = attack.perturbation(problem)
+            crafted = problem.move(delta)
+            outputs = classifier.outputs(crafted)
+            right = classifier.correct(tensors["y"], outputs)
+            nans = ops.any(ops.isnan(outputs))
+            decisions = classifier.predicted_labels(outputs)
+            return delta, attack.select(crafted), decisions, right, nans
+
+        key = ("attempt", attack.static_key(self.model))
+        *known, nans = call_compiled(self.model, key, attempt, tensors)
+        if bool(nans):
+            raise not_a_number(self.model)
+        return Attempt(*(ops.convert_to_numpy(each)[: len(part)] for each in known))
