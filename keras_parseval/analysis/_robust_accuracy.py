@@ -34,6 +34,17 @@ class AttackedExamples:
         kept: The numbers of the examples whose crafted inputs were kept.
         kept_levels: For each of them, the number of the level at which it fell.
         inputs: The crafted inputs of these examples, the first that broke each.
+
+    Example:
+
+    ```python
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = keras.random.uniform((64, 8)), keras.ops.zeros(64, "int32")
+    attack = kp.attacks.quick(bounds=None, targets=2, classes=3, queries=0)
+    result = kp.robust_accuracy(model, x, y, epsilon=(0.1, 0.5), attack=attack, keep_inputs=4)
+    fallen = (result.details.broken_by >= 0).sum(axis=1)  # how many, at each level
+    ```
     """
 
     labels: np.ndarray
