@@ -44,7 +44,9 @@ class Evaluation:
         self.model, self.attack = model, attack
         self.measure, self.levels, self.keep_inputs = measure, levels, keep_inputs
         self.moved, self.features = False, 0
-        self._size = 0
+        # Known once the first batch has been looked at.
+        self._size = self._classes = self._passes = 0
+        self._is_search = False
 
     def run(self, x: Any, y: Any, batch_size: int, backup: Any, verbose: Verbose) -> Findings:
         """What the attack finds on all examples."""
@@ -54,15 +56,17 @@ class Evaluation:
         progress: Progress | None = None
         for inputs, labels in self._parts(examples):
             if progress is None:
-                classes = self._count_classes(inputs)
-                progress = self._progress(examples.total, classes, verbose)
+                total = None if examples.total is None else examples.total * self._passes
+                progress = Progress(total, verbose)
             digest = "" if backup is None else digest_of((inputs, labels))
             known = saved.part(len(parts), digest)
-            batches = -(-len(labels) // self._size)
-            for found in self._rounds(inputs, labels, known, classes):
+            batches, passes = -(-len(labels) // self._size), 0
+            for found in self._rounds(inputs, labels, known):
                 saved.save(len(parts), digest, found)
                 right = np.concatenate([part.right for part in [*parts, found]], axis=1)
-                progress.advance(batches, accuracy=float(right.mean(axis=1).min()))
+                lowest = float(right.mean(axis=1).min())
+                progress.advance(batches * (int(found.passes) - passes), accuracy=lowest)
+                passes = int(found.passes)
             parts.append(found)
         saved.remove()
         return Findings.joined(parts, self.keep_inputs)
@@ -87,10 +91,11 @@ class Evaluation:
             self.model(inputs)
         self.attack.classifier(self.model).check_probabilities(inputs)
         self.features = x[0].size
-        classes = self._count_classes(inputs)
-        rounds = sum(each.rounds(classes) for each in self.attack.members())
+        self._classes = self._count_classes(inputs)
+        rounds = sum(each.rounds(self._classes) for each in self.attack.members())
         several = rounds > 1 and self.attack.labels != "least_likely"
         self._is_search = self.attack.searches or several
+        self._passes = rounds * len(self.levels) if self._is_search else 1
         if self._is_search and self.attack.mask is not None:
             _check_mask(self.attack.mask, x)
 
@@ -112,26 +117,19 @@ class Evaluation:
         others["keep_inputs"] = self.keep_inputs
         return Backup(path, describe_settings(self.model, self.attack, **others))
 
-    def _progress(self, batches: int | None, classes: int, verbose: Verbose) -> Progress:
-        passes = len(self._search().passes(classes)) if self._is_search else 1
-        return Progress(None if batches is None else batches * passes, verbose)
-
-    def _search(self) -> Search:
-        options = (self.measure, self.levels, self._size, self.keep_inputs)
-        return Search(self.model, self.attack, *options)
-
-    def _rounds(
-        self, inputs: Any, labels: Any, found: Findings | None, classes: int
-    ) -> Iterator[Findings]:
+    def _rounds(self, inputs: Any, labels: Any, found: Findings | None) -> Iterator[Findings]:
         """What is known after each round, from what was known already."""
-        if not self._is_search:
-            yield self._together(inputs, labels) if found is None else found
-            return
-        search = self._search()
-        found = search.begin(inputs, labels) if found is None else found
-        self.moved = True
-        yield from search.run(inputs, labels, found, classes)
-        yield found
+        if found is not None and found.passes == self._passes:
+            self.moved = True
+            yield found
+        elif not self._is_search:
+            yield self._together(inputs, labels)
+        else:
+            options = (self.measure, self.levels, self._size, self.keep_inputs)
+            search = Search(self.model, self.attack, *options)
+            found = search.begin(inputs, labels) if found is None else found
+            self.moved = True
+            yield from search.run(inputs, labels, found, self._classes)
 
     def _together(self, inputs: Any, labels: Any) -> Findings:
         """What a simple attack finds at all levels at once."""
@@ -146,11 +144,14 @@ class Evaluation:
         decide = functools.partial(_decide, attack, levels)
         key = ("robust accuracy", levels, attack.static_key(self.model))
         decided = call_compiled(self.model, key, decide, tensors)
-        labels, decisions, right, crowd, moved, nans = map(ops.convert_to_numpy, decided)
+        labels, decisions, right, crowd, nans = map(ops.convert_to_numpy, decided)
         if nans:
             raise not_a_number(self.model)
-        self.moved |= bool(moved)
         right = right[:, :count]
+        crowd = crowd.reshape(levels, -1, *crowd.shape[1:])[:, :count]
+        moved = crowd != attack.select(tensors["x"])[:count]
+        flat = ~moved.any(axis=(0, *range(2, moved.ndim)))
+        self.moved |= not flat.all()
         broken = np.where((right[1:] < right[0]), 0, -1).astype("int32")
         found = Findings(
             labels=labels[:count],
@@ -159,11 +160,11 @@ class Evaluation:
             epsilons=epsilons.reshape(levels, -1)[:, :count],
             broken_by=broken,
             broken_in=np.where(broken < 0, -1, 0).astype("int32"),
-            flat=np.zeros(count, bool),
+            flat=flat & (self.levels != [0.0]),
             kept=np.zeros(0, "int64"),
-            inputs=crowd[:0],
+            inputs=crowd[0, :0],
+            passes=np.ones((), "int32"),
         )
-        crowd = crowd.reshape(levels, -1, *crowd.shape[1:])[:, :count]
         for level in Search(self.model, attack, self.measure, self.levels, 1).order:
             fallen = np.flatnonzero(broken[level] == 0)
             found.keep(fallen, crowd[level][fallen], self.keep_inputs)
@@ -173,13 +174,12 @@ class Evaluation:
 def _decide(attack: Attack, levels: int, model: Any, tensors: dict[str, Any]) -> tuple[Any, ...]:
     """Labels, decisions, and whether they are right: a row for clean examples, then for each level.
 
-    And the crafted inputs, whether any was moved at all, and whether any output is not a number.
+    And the crafted inputs, and whether any output is not a number.
     """
     classifier, y = attack.classifier(model), tensors["y"]
     problem = attack.problem(classifier, tensors)
     crowd = attack.perturbed_levels(problem, levels, tensors["epsilon"])
     crafted = attack.select(crowd)
-    moved = ops.any(crafted != problem.repeat(problem.x, levels))
     clean, outputs = problem.clean_outputs, classifier.outputs(crowd)
     attacked = classifier.correct(problem.repeat(y, levels), outputs)
     right = [classifier.correct(y, clean)[None], ops.reshape(attacked, (levels, -1))]
@@ -188,7 +188,7 @@ def _decide(attack: Attack, levels: int, model: Any, tensors: dict[str, Any]) ->
     decisions = ops.reshape(decided, (levels + 1, -1, *decided.shape[1:]))
     nans = ops.any(ops.isnan(everything))
     labels = classifier.true_labels(y, clean)
-    return labels, decisions, ops.concatenate(right), crafted, moved, nans
+    return labels, decisions, ops.concatenate(right), crafted, nans
 
 
 def _infer(attack: Attack, model: Any, inputs: Any) -> Any:
