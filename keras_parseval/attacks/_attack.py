@@ -32,7 +32,8 @@ class Attack:
     """The base of all attacks: how a perturbation is looked for, not how large it may be.
 
     An attack of your own is a frozen dataclass with one method, `perturbation`. Everything
-    else, from the checks to the compiled evaluation at several levels, works with it.
+    else, from the checks to the compiled evaluation at several levels, works with it. One that
+    starts several times over has a second method, `rounds`.
 
     All arguments are those of `kp.FGSM`.
 
