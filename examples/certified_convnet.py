@@ -31,8 +31,9 @@ epochs = int(os.environ.get("EPOCHS", 30))
 digits = load("digits")
 (train_x, train_y), validation, test = digits.train_pixels(), digits.validation, digits.test
 
-models = {}
-for convolutions in ("kernel", "operator"):
+
+def train(convolutions):
+    """A network whose kernels, or whose convolutions themselves, are tight frames."""
     keras.utils.set_random_seed(0)
     model = kp.models.lipschitz_convnet(
         widths=(16, 32),
@@ -51,7 +52,10 @@ for convolutions in ("kernel", "operator"):
     options = {"batch_size": 64, "epochs": epochs, "verbose": 0, "callbacks": callbacks}
     model.fit(train_x, train_y, validation_data=validation, **options)
     kp.tighten(model)
-    models[convolutions] = model
+    return model
+
+
+models = {convolutions: train(convolutions) for convolutions in ("kernel", "operator")}
 
 """
 ## What passes through the layers

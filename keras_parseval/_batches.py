@@ -201,7 +201,8 @@ def check_labels(model: Any, loss: Any, y: Any, count: int) -> None:
     largest = 1 if not by_number else math.inf if unknown else output[-1] - 1
     whole = not by_number or (labels == np.floor(labels)).all()
     if labels.size and not (whole and labels.min() >= 0 and labels.max() <= largest):
-        rule = f"the numbers of classes, from 0 to {largest}" if by_number else "between 0 and 1"
+        end = "on" if largest == math.inf else f"to {largest}"
+        rule = f"the numbers of classes, from 0 {end}" if by_number else "between 0 and 1"
         raise ValueError(
             f"Labels must be {rule}, because a classifier is attacked on its decisions; the "
             "targets of a regression have none. "

@@ -73,13 +73,21 @@ class Classifier:
                 stacklevel=3,
             )
 
-    def check_probabilities(self, inputs: Any) -> None:
+    def check_probabilities(self, inputs: Any = None) -> None:
         """Raise if the model should return probabilities for these inputs, and does not.
 
-        Called on data, outside of compiled code. It runs the model only if that cannot be told from
-        its last layer.
+        Called outside of compiled code. It runs the model only if that cannot be told from its
+        last layer.
+
+        Args:
+            inputs: The inputs; `None` for random ones, if the model tells their shape.
+                Defaults to `None`.
         """
         if not self.returns_probabilities:
+            return
+        if inputs is None:
+            inputs = _random_inputs(self.model)
+        if inputs is None:
             return
 
         def infer(model: Any, inputs: Any) -> Any:
@@ -215,6 +223,19 @@ def not_a_number(model: Any) -> ValueError:
         "The outputs and gradients of the model must be numbers; look for NaN and infinity in its "
         f"weights, and for an epsilon out of all proportion. Received: NaN from '{model.name}'"
     )
+
+
+def _random_inputs(model: Any) -> Any:
+    """A few inputs that the model takes, or `None` where it does not tell their shape."""
+    inputs = getattr(model, "inputs", None) or [None]
+    if any(each is None or None in each.shape[1:] or each.dtype == "string" for each in inputs):
+        return None
+    rng = np.random.default_rng(0)
+    # Of these, tokens are 0 or 1.
+    arrays = [rng.uniform(high=2.0, size=(each.shape[0] or 8, *each.shape[1:])) for each in inputs]
+    tensors = [ops.cast(array, each.dtype) for array, each in zip(arrays, inputs)]
+    sequential = isinstance(model, keras.Sequential)
+    return tensors[0] if sequential else keras.tree.pack_sequence_as(model.input, tensors)
 
 
 def _activated_output_layer(model, encoding):

@@ -12,8 +12,9 @@ from keras_parseval._precision import finite_float64
 from keras_parseval._tight_frames import project_tight_frame
 from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame, Simplex
 
-# The way to a tight convolution is gone in stages of so many steps, and given up after so many.
-_STEPS, _STAGES = 100, 10
+# The way to a tight convolution is gone in stages of so many steps. The first is mostly enough
+# after training; a long one that leads nowhere is the last.
+_STAGES = (20, 80, *[100] * 9)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,12 +50,12 @@ class ConstrainedWeight:
             frames = project_tight_frame(layout.to_matrices(values), target)
             return layout.to_kernel(frames, values.shape)
         distance, kernel = self.distance, ops.convert_to_tensor(values, "float32")
-        for _ in range(_STAGES):
-            kernel = project_tight_convolution(kernel, **layout.get_config(), steps=_STEPS)
+        for steps in _STAGES:
+            kernel = project_tight_convolution(kernel, **layout.get_config(), steps=steps)
             before, distance = distance, _to_frame(kernel, constraint)
             if distance <= tolerance:
                 return kernel
-            if distance > 0.9 * before:
+            if steps == max(_STAGES) and distance > 0.9 * before:
                 break
         return None
 

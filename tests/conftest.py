@@ -27,12 +27,16 @@ JIT_COMPILE = BACKEND in ("tensorflow", "jax")
 
 
 # What these test does not depend on the backend, and each test takes a compilation: PyTorch, which
-# needs none, runs all of them, the others one of so many. KERAS_PARSEVAL_ALL=1 runs all everywhere.
+# needs none, runs all of them, the others one of so many, and none that is marked `once`.
+# KERAS_PARSEVAL_ALL=1 runs all everywhere.
 SAMPLED = {
-    "tensorflow": {"test_operation_rules": 2, "test_logical_kernels": 4, "test_fuzz_answers": 2},
+    "tensorflow": {
+        **{"test_operation_rules": 2, "test_logical_kernels": 4, "test_fuzz_answers": 2},
+        "test_conformance": 3,
+    },
     "jax": {
-        **{"test_operation_rules": 4, "test_logical_kernels": 4, "test_lipschitz": 4},
-        "test_fuzz_answers": 3,
+        **{"test_operation_rules": 4, "test_logical_kernels": 4, "test_fuzz_answers": 3},
+        **{"test_conformance": 3, "test_lipschitz": 4},
     },
 }
 
@@ -44,6 +48,8 @@ def pytest_collection_modifyitems(config, items):
     for name, part in SAMPLED.get(BACKEND, {}).items():
         own = [item for item in items if item.module.__name__ == name]
         left_out |= {id(item) for number, item in enumerate(own) if number % part}
+    if BACKEND != "torch":
+        left_out |= {id(item) for item in items if item.get_closest_marker("once")}
     config.hook.pytest_deselected(items=[item for item in items if id(item) in left_out])
     items[:] = [item for item in items if id(item) not in left_out]
 

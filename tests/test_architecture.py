@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import BACKEND
 
 import keras_parseval as kp
 
-pytestmark = pytest.mark.skipif(BACKEND != "tensorflow", reason="once is enough for all backends")
+pytestmark = pytest.mark.once
 PACKAGE = Path(kp.__file__).parent
 ROOT = PACKAGE.parent
 FILES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}

@@ -59,6 +59,7 @@ def drift(rng, shape):
     return ops.convert_to_tensor(1e-6 * rng.normal(size=shape).astype("float32"))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rows", [0.3, 16])
 def test_tall_kernels_converge_when_sampled(rows, rng):
     step = compiled(kp.ParsevalTightFrame(0.5, rows=rows))
@@ -70,6 +71,7 @@ def test_tall_kernels_converge_when_sampled(rows, rng):
         assert abs(singular_values(to_numpy(kernel)) - 1).max() < 1e-3
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", ["conv2d_grouped", "depthwise2d", "conv2d_transposed"])
 def test_sampling_respects_groups_and_axis(name, rng):
     case = next(case for case in CASES if case.name == name)

@@ -419,7 +419,7 @@ def application(name):
 
 
 # How a graph is converted does not depend on the backend, and JAX takes long to make weights.
-@pytest.mark.parametrize("name", APPLICATIONS if BACKEND == "tensorflow" else ["MobileNetV2"])
+@pytest.mark.parametrize("name", APPLICATIONS if BACKEND == "torch" else ["MobileNetV2"])
 def test_applications(name):
     model = application(name)
     sums = sum(isinstance(layer, layers.Add) for layer in model.layers)

@@ -261,7 +261,7 @@ def test_the_network_to_certify_has_constant_one(convolutions):
     assert kp.lipschitz_bound(model).bound <= 1 + 1e-3
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="it depends on no backend, and compiles 12 layers")
+@pytest.mark.once
 def test_the_residual_network_has_constant_one():
     model = kp.models.wide_resnet(
         *(10, 1),

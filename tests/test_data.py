@@ -290,6 +290,7 @@ class NotFound(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.once
 def test_a_failed_download_says_what_to_do(tmp_path):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NotFound) as proxy:
         threading.Thread(target=proxy.serve_forever, daemon=True).start()

@@ -54,9 +54,23 @@ def runnable(text):
 
 PROGRAMS = {name: path for name, path in PAGES.items() if python_blocks(path.read_text())}
 DEVICES = "docs/guides/devices-and-resuming.md"
+# These a newcomer runs, or they have blocks for each backend.
+EVERYWHERE = ("README.md", "docs/getting-started.md", "docs/guides/your-own-loop.md")
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != DEVICES])
+def test_a_page_with_blocks_for_a_backend_runs_there():
+    titled = {name for name, path in PROGRAMS.items() if 'python title="' in path.read_text()}
+    assert titled <= {DEVICES, *EVERYWHERE}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in EVERYWHERE else pytest.mark.once)
+        for name in PROGRAMS
+        if name != DEVICES
+    ],
+)
 def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # for the files that it writes
     exec(runnable(PROGRAMS[name].read_text()), {"__name__": "page"})
@@ -75,6 +89,7 @@ def test_the_code_of_the_page_on_devices_runs(tmp_path):
     assert process.returncode == 0, process.stderr[-3000:]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if callable(value)])
 def test_every_public_object_has_an_example_that_runs(name):
     examples = python_blocks(inspect.getdoc(PUBLIC[name]))

@@ -237,6 +237,21 @@ def test_every_logical_matrix_becomes_a_frame(reading, seed):
     assert float(to_numpy(regularizer(start))) < 1e-6 < float(to_numpy(regularizer(2 * start)))
 
 
+@hypothesis.given(reading=readings(), size=st.floats(0, 0.6), seed=SEEDS)
+@several(1)
+def test_the_default_holds_frames_whatever_moved_them(reading, size, seed):
+    shape, roles, arguments = reading
+    groups = arguments["groups"]
+    frame = to_numpy(kp.TightFrame(seed=seed, **arguments)(shape))
+    target = singular_values(next(logical_matrices(frame, roles, groups))).max()
+    update = np.random.default_rng(seed).normal(size=shape)
+    norms = [singular_values(each).max() for each in logical_matrices(update, roles, groups)]
+    moved = (frame + size * target / max(norms) * update).astype("float32")
+    held = to_numpy(answer(kp.ParsevalTightFrame(**arguments), moved))
+    for matrix in logical_matrices(held, roles, groups):
+        np.testing.assert_allclose(singular_values(matrix), target, rtol=0.025)
+
+
 def conditioned(matrix):
     return singular_values(matrix).min() > 1e-4
 

@@ -7,7 +7,6 @@ import os
 import keras
 import numpy as np
 import pytest
-from conftest import BACKEND
 
 import keras_parseval as kp
 from keras_parseval.analysis import _grid_norm, _kernel_rules
@@ -16,7 +15,6 @@ from keras_parseval.analysis._grid_norm import grid_norm
 L = keras.layers
 # More for a long run: KERAS_PARSEVAL_KERNELS=500 python -m pytest -n 0 tests/test_grid_bound.py.
 KERNELS = int(os.environ.get("KERAS_PARSEVAL_KERNELS", 30))
-numpy_alone = pytest.mark.skipif(BACKEND != "torch", reason="NumPy is the same for all backends")
 
 
 def circular_matrix(kernel, strides, size):
@@ -63,7 +61,7 @@ def random_kernels(count):
         yield kernels, strides
 
 
-@numpy_alone
+@pytest.mark.once
 def test_the_bound_is_never_below_the_norm_of_the_matrix():
     """On a torus, and of an image in the zeros; and not far above the norm on the largest torus."""
     excesses = []
@@ -87,7 +85,7 @@ def test_the_bound_is_never_below_the_norm_of_the_matrix():
     assert max(excesses) < 0.011
 
 
-@numpy_alone
+@pytest.mark.once
 @pytest.mark.parametrize("strides", [(1,), (2,), (1, 1), (2, 1), (2, 2)])
 def test_near_a_tight_convolution_it_is_within_1_percent(strides, rng):
     """Singular values in [0.95, 1.05]: a shift of the channels, and noise of that size."""
@@ -110,7 +108,7 @@ def test_near_a_tight_convolution_it_is_within_1_percent(strides, rng):
         assert values.max() <= bound <= 1.01 * values.max()
 
 
-@numpy_alone
+@pytest.mark.once
 def test_coarser_points_would_lie(monkeypatch):
     """The factor is needed: a polynomial whose peak lies between two points of a grid."""
     # |1 - exp(i w)|^2 is 4 at w = pi, which a grid of odd size does not have.
@@ -120,7 +118,7 @@ def test_coarser_points_would_lie(monkeypatch):
     assert grid_norm(kernel, [1])[0] < 2.0
 
 
-@numpy_alone
+@pytest.mark.once
 def test_one_tap_for_each_stride_is_exact(rng):
     kernels = rng.normal(size=(1, 2, 2, 3, 5))
     norm = np.linalg.norm(kernels.reshape(12, 5), 2)

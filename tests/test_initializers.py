@@ -21,6 +21,7 @@ def test_the_constraint_leaves_it_alone(case):
     np.testing.assert_allclose(after, kernel, atol=1e-6)
 
 
+@pytest.mark.once
 def test_is_uniform_over_frames():
     """Every entry of a uniform orthogonal matrix has mean 0 and variance 1/n."""
     draw = kp.TightFrame(seed=keras.random.SeedGenerator(3))

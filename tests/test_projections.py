@@ -115,6 +115,7 @@ def tightness(matrix):
     return np.linalg.norm(matrix @ matrix.T - np.eye(len(matrix))) / len(matrix) ** 0.5
 
 
+@pytest.mark.once
 def test_unbiased_sampling_is_as_tight_as_the_full_step():
     """The library's cheap mode, at one hundredth of the arithmetic."""
     units, updates = (512, 2000) if os.environ.get("KERAS_PARSEVAL_ALL") else (200, 2000)

@@ -22,7 +22,7 @@ CONVERTED = [
 ]
 # Layers of these do not come back from their own configuration.
 REFUSED = ["ViT", "MiT", "Swin"]
-if BACKEND != "tensorflow":
+if BACKEND != "torch":
     APPLICATIONS, CONVERTED, REFUSED = [], ["VGG", "BERT"], ["ViT"]
 
 

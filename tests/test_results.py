@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import BACKEND
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
@@ -17,8 +16,7 @@ results_page, recipes, tuning = (
     importlib.import_module(f"examples.paper.{part}")
     for part in ("results_page", "recipes", "tuning")
 )
-# The lines are the same on every backend.
-pytestmark = pytest.mark.skipif(BACKEND != "tensorflow", reason="tested on TensorFlow")
+pytestmark = pytest.mark.once
 FOLDER, DOCS = ROOT / "examples" / "paper" / "results", ROOT / "docs"
 
 

@@ -326,6 +326,8 @@ def test_logits_that_are_said_to_be_probabilities_are_refused(loss):
     for function in (
         lambda: kp.robust_accuracy(model, x, y),
         lambda: kp.FGSM()(model, x, y, epsilon=0.1),
+        # It sees no data before it is too late, and tries the model on random inputs.
+        lambda: model.fit(x, y, verbose=0, callbacks=[kp.AdversarialTraining()]),
     ):
         with (
             pytest.warns(UserWarning, match="cannot be reached"),

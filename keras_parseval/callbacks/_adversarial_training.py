@@ -98,7 +98,7 @@ class AdversarialTraining(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Find out all that can be wrong with the model before it is trained."""
-        self.attack.classifier(self.model)
+        self.attack.classifier(self.model).check_probabilities()
         self._swap = TrainFunctionSwap(self.model, self)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
