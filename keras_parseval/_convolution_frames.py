@@ -44,7 +44,7 @@ def tight_convolution_step(
 
     ```python
     kernel = keras.random.normal((3, 3, 16, 32)) / 12
-    for _ in range(200):
+    for _ in range(20):
         kernel = kp.constraints.tight_convolution_step(kernel, beta=0.5)
     ```
     """
@@ -76,7 +76,7 @@ def project_tight_convolution(
 
     ```python
     kernel = kp.TightConvolution()((3, 3, 8, 16)) + 0.01 * keras.random.normal((3, 3, 8, 16))
-    kernel = kp.constraints.project_tight_convolution(kernel)
+    kernel = kp.constraints.project_tight_convolution(kernel, steps=50)
     ```
     """
     layout = ConvolutionLayout(strides, groups)

@@ -8,7 +8,8 @@ import numpy as np
 from conftest import BACKEND, to_numpy
 
 # More for a long run: KERAS_PARSEVAL_EXAMPLES=350 python -m pytest -n 0 -s tests/test_fuzz*.py.
-EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", 2 if BACKEND == "jax" else 15))
+FEW = {"tensorflow": 6, "jax": 2}  # where each may take a compilation
+EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", FEW.get(BACKEND, 15)))
 COUNT = {"examples": 0}
 
 

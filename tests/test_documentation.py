@@ -89,7 +89,6 @@ def test_the_code_of_the_page_on_devices_runs(tmp_path):
     assert process.returncode == 0, process.stderr[-3000:]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", [name for name, value in PUBLIC.items() if callable(value)])
 def test_every_public_object_has_an_example_that_runs(name):
     examples = python_blocks(inspect.getdoc(PUBLIC[name]))

@@ -14,7 +14,7 @@ from keras_parseval.analysis import _kernel_rules
 
 L = keras.layers
 # More for a long run: KERAS_PARSEVAL_EXAMPLES=500 python -m pytest -k steeper.
-EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", 4 if BACKEND == "jax" else 12))
+EXAMPLES = int(os.environ.get("KERAS_PARSEVAL_EXAMPLES", 12 if BACKEND == "torch" else 4))
 several = hypothesis.settings(
     deadline=None,
     max_examples=EXAMPLES,
