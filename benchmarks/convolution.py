@@ -9,16 +9,18 @@ import keras_parseval as kp
 from benchmarks import networks
 
 
-def _with_convolutions(model, constrain):
-    """A copy of a model in which `constrain` gives each hidden convolution its constraint."""
-    hidden = [layer for layer in model.layers if hasattr(layer, "kernel")][:-1]
+def constrained(model, contestant):
+    """A copy of a model whose convolutions have the constraint of a contestant.
+
+    Dense layers keep theirs, but for those of the plain copy, in which nothing is constrained.
+    """
 
     def clone(layer):
         config = layer.get_config()
-        if layer in hidden:
+        if isinstance(layer, keras.layers.Conv2D):
+            config["kernel_constraint"] = CONTESTANTS[contestant](layer)
+        elif contestant == "plain" and "kernel_constraint" in config:
             config["kernel_constraint"] = None
-            if isinstance(layer, keras.layers.Conv2D):
-                config["kernel_constraint"] = constrain(layer)
         return type(layer).from_config(config)
 
     return keras.models.clone_model(model, clone_function=clone)
@@ -52,10 +54,7 @@ class Convolution:
 
     def run(self):
         base = self.network()
-        models = {
-            name: networks.compiled(_with_convolutions(base, constrain))
-            for name, constrain in CONTESTANTS.items()
-        }
+        models = {name: networks.compiled(constrained(base, name)) for name in CONTESTANTS}
         return networks.compare_fits(models, self.batch, self.batches, self.rounds)
 
 

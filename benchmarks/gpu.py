@@ -13,18 +13,29 @@ from pathlib import Path
 import keras
 
 import keras_parseval as kp
-from benchmarks import networks
+from benchmarks import convolution, networks
 from benchmarks.constraint import OURS
 
-BATCH = 64
 DEVICE = Path(__file__).parent / "h100.txtpb"
 
 
 @dataclasses.dataclass
 class Gpu:
-    """The benchmark."""
+    """The benchmark for one network.
 
-    title = "A training step of WRN-16-4 (batch 64), compiled for an H100"
+    Args:
+        name: What the network is called.
+        batch: Number of images in a step.
+        contestants: By name, a function that returns a compiled model, and callbacks.
+    """
+
+    name: str
+    batch: int
+    contestants: dict
+
+    @property
+    def title(self):
+        return f"A training step of {self.name} (batch {self.batch}), compiled for an H100"
 
     def run(self):
         if keras.backend.backend() != "jax":
@@ -35,16 +46,20 @@ class Gpu:
         except Exception as error:  # Without the compiler, JAX fails in its own ways.
             print(f"gpu is left out: it needs jax[cuda12] ({error})", file=sys.stderr)
             return []
-        base = networks.wide_resnet()
-        rows = []
-        for name, contestant, callbacks in (
-            ("plain", "plain", []),
-            ("Parseval", "ParsevalTightFrame", []),
-            ("Parseval, AdversarialTraining", "ParsevalTightFrame", [kp.AdversarialTraining()]),
-        ):
-            model = networks.compiled(networks.with_hidden_layers(base, OURS[contestant]))
-            rows.append({"contestant": name, **_measures(model, callbacks, sharding)})
-        return rows
+        return [
+            {"contestant": name, **_measures(make(), self.batch, callbacks, sharding)}
+            for name, (make, callbacks) in self.contestants.items()
+        ]
+
+
+def _residual(contestant):
+    return lambda: networks.compiled(
+        networks.with_hidden_layers(networks.wide_resnet(), OURS[contestant])
+    )
+
+
+def _convolutional(network, contestant):
+    return lambda: networks.compiled(convolution.constrained(network(), contestant))
 
 
 def device_sharding():
@@ -61,12 +76,12 @@ def device_sharding():
     return jax.sharding.SingleDeviceSharding(topology.devices[0])
 
 
-def _measures(model, callbacks, sharding):
+def _measures(model, batch, callbacks, sharding):
     import jax
 
     from benchmarks.steps import step_and_arguments
 
-    step, arguments = step_and_arguments(model, BATCH, *callbacks)
+    step, arguments = step_and_arguments(model, batch, *callbacks)
     shapes = jax.tree.map(
         lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=sharding), arguments
     )
@@ -89,4 +104,24 @@ def kernels_of(text):
 os.environ.setdefault("XLA_FLAGS", "--xla_gpu_autotune_level=0")
 os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
-BENCHMARKS = {"gpu": Gpu()}
+FRAME, OPERATOR = "ParsevalTightFrame", "ParsevalConvolution"
+BENCHMARKS = {
+    "gpu": Gpu(
+        "WRN-16-4",
+        64,
+        {
+            "plain": (_residual("plain"), []),
+            "Parseval": (_residual(FRAME), []),
+            "Parseval, AdversarialTraining": (_residual(FRAME), [kp.AdversarialTraining()]),
+            OPERATOR: (_convolutional(networks.wide_resnet, OPERATOR), []),
+        },
+    ),
+    "gpu_convnet": Gpu(
+        "lipschitz_convnet",
+        256,
+        {
+            name: (_convolutional(kp.models.lipschitz_convnet, name), [])
+            for name in ("plain", FRAME, OPERATOR)
+        },
+    ),
+}

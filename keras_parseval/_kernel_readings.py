@@ -63,7 +63,9 @@ def _misread_operator(kernel: LayerKernel) -> str:
     told, own = kernel.constraint.layout, kernel.operator
     shape = tuple(kernel.variable.shape)
     if own is None:
-        return "" if type(kernel) is not LayerKernel else "kp.ParsevalTightFrame in its place"
+        # A kernel of one tap is the same matrix for both constraints.
+        right = type(kernel) is not LayerKernel or kernel.prefix == "pointwise"
+        return "" if right else "kp.ParsevalTightFrame in its place"
     if told.groups != own.groups:
         return f"groups={own.groups}"
     if told.steps_along(shape) != own.steps_along(shape):

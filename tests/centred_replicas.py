@@ -1,4 +1,4 @@
-"""Trains `BatchCentering` on two replicas, and writes what each of them has then.
+"""Trains centred and tight networks on two replicas, and writes what each of them has then.
 
     python centred_replicas.py RESULTS
 
@@ -36,13 +36,26 @@ def averages(strategy, synchronized):
     return np.stack([np.asarray(copy) for copy in copies])
 
 
+def tight_kernels(strategy):
+    """A tight kernel after four steps, on each replica."""
+    with strategy.scope():
+        layer = keras.layers.Conv1D(3, 3, padding="same", **kp.tight_convolution(seed=1))
+        model = keras.Sequential([keras.Input((5, 3)), layer, kp.layers.BatchCentering()])
+        model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    x = batch()
+    model.fit(x, x, batch_size=BATCH, epochs=4, shuffle=False, verbose=0)
+    copies = strategy.experimental_local_results(layer.kernel.value)
+    return np.stack([np.asarray(copy) for copy in copies])
+
+
 def main(results):
     (cpu,) = tf.config.list_physical_devices("CPU")
     devices = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, devices)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     alone, together = (averages(strategy, synchronized) for synchronized in (False, True))
-    np.savez(results, alone=alone, synchronized=together)
+    kernels = tight_kernels(strategy)
+    np.savez(results, alone=alone, synchronized=together, kernels=kernels)
 
 
 if __name__ == "__main__":

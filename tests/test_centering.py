@@ -174,7 +174,14 @@ def test_replicas_agree(tmp_path):
     )
     assert process.returncode == 0, process.stderr[-3000:]
     x = importlib.import_module("centred_replicas").batch()
-    for name, (first, second) in np.load(results).items():
+    results = dict(np.load(results))
+    kernel, copy = results.pop("kernels")
+    np.testing.assert_array_equal(kernel, copy)
+    start = keras.ops.convert_to_numpy(kp.TightConvolution(seed=1)(kernel.shape))
+    assert abs(kernel - start).max() > 1e-3
+    matrices = kp.ParsevalConvolution().layout.relative_matrices(kernel)
+    np.testing.assert_allclose(np.linalg.svd(matrices, compute_uv=False), 1, atol=1e-2)
+    for name, (first, second) in results.items():
         np.testing.assert_array_equal(first, second)
         parts = [x] if name == "synchronized" else np.split(x, 2)
         means = [means_by_hand(part, -1, (part != 0).any(axis=-1)) for part in parts]

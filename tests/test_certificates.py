@@ -1,4 +1,5 @@
 import importlib
+import math
 import os
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 from classifiers import CLASSES, FEATURES, copy_of, linear_model, points
-from conftest import JIT_COMPILE, to_numpy
+from conftest import BACKEND, JIT_COMPILE, to_numpy
 from sklearn.datasets import load_digits
 
 import keras_parseval as kp
@@ -71,11 +72,19 @@ def real_data(name, count):
     ]
 
 
-def image_classifier(bounded, pixels, epochs, train):
-    """Two hidden layers that are tight frames, and a classifier that is one, or is free."""
-    layers = [L.Dense(64, **kp.tight_frame()), kp.MaxMin(), L.Dense(64, **kp.tight_frame())]
-    layers += [kp.MaxMin(), L.Dense(10, **(kp.tight_frame() if bounded else {}))]
-    model = keras.Sequential([keras.Input((pixels,)), *layers])
+SHAPES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
+
+
+def image_classifier(kind, name, epochs, train):
+    """Hidden layers that are tight frames, and a classifier that is one, or is free."""
+    shape = SHAPES[name]
+    if kind == "convolutional":
+        convnet = kp.models.lipschitz_convnet((8, 16), depth=1, units=32, input_shape=shape)
+        layers = [L.Reshape(shape), convnet]
+    else:
+        layers = [L.Dense(64, **kp.tight_frame()), kp.MaxMin(), L.Dense(64, **kp.tight_frame())]
+        layers += [kp.MaxMin(), L.Dense(10, **(kp.tight_frame() if kind == "bounded" else {}))]
+    model = keras.Sequential([keras.Input((math.prod(shape),)), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(2e-3), loss, jit_compile=JIT_COMPILE)
     model.fit(*train, batch_size=64, epochs=epochs, verbose=0)
@@ -90,14 +99,23 @@ needs_real_data = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("bounded", [False, True], ids=["free", "bounded"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("free", "bounded"),
+        pytest.param(
+            "convolutional",
+            marks=pytest.mark.skipif(BACKEND != "torch" and not LONG, reason="much to compile"),
+        ),
+    ],
+)
 @pytest.mark.parametrize(
     "name",
     ["digits", *(pytest.param(each, marks=needs_real_data) for each in ("mnist", "cifar10"))],
 )
-def test_no_attack_within_the_radius_by_pairs_changes_a_decision(name, bounded):
+def test_no_attack_within_the_radius_by_pairs_changes_a_decision(name, kind):
     train, (x, _) = real_data(name, LONG or 100)
-    model = image_classifier(bounded, x.shape[-1], 4 if LONG else 2, train)
+    model = image_classifier(kind, name, 4 if LONG else 2, train)
     clean, steps = decisions(model, x), 100 if LONG else 20
     for norm in (2, "inf"):
         radius = kp.certified_radius(model, x, norm=norm)
@@ -109,7 +127,7 @@ def test_no_attack_within_the_radius_by_pairs_changes_a_decision(name, bounded):
         far = to_numpy(attack(model, x, epsilon=4 * radius))
         beyond = (decisions(model, far) != clean).mean()
         print(
-            f"{name}, {'bounded' if bounded else 'free'}, norm {norm}: {(radius > 0).sum()} "
+            f"{name}, {kind}, norm {norm}: {(radius > 0).sum()} "
             f"certified, median radius {np.median(radius):.4f} (by the margin "
             f"{np.median(old):.4f}), {flipped} flipped, {beyond:.0%} at four times the radius"
         )

@@ -75,7 +75,8 @@ def lipschitz_convnet(
 
     def activate(x: Any, prefix: str) -> Any:
         if centering:
-            x = BatchCentering(name=f"{prefix}_centering")(x)
+            # A short memory, because the means of the last steps are those that fit the weights.
+            x = BatchCentering(momentum=0.9, name=f"{prefix}_centering")(x)
         return MaxMin(name=f"{prefix}_maxmin")(x)
 
     def convolve(x: Any, filters: int, size: int, strides: int, prefix: str) -> Any:

@@ -1,0 +1,5 @@
+"""`python -m examples.certified`: see `cli.py`."""
+
+from .cli import main
+
+main()
