@@ -147,7 +147,7 @@ class Classifier:
             losses = self.log_odds_against(labels, outputs)
             if any(size != 1 for size in losses.shape[1:]):
                 losses = ops.softplus(losses)
-        return ops.mean(ops.reshape(losses, (ops.shape(losses)[0], -1)), axis=-1)
+        return mean_by_example(losses)
 
     def log_odds_against(self, labels, outputs):
         """The logarithm of the odds that another class than the label is right, to the loss."""
@@ -173,6 +173,8 @@ class Classifier:
         Above zero, an example with one decision is decided otherwise.
         """
         margins = self.margins(labels, outputs)
+        if len(margins.shape) == 1:
+            return -margins
         margins = ops.reshape(margins, (ops.shape(margins)[0], -1))
         if self.encoding == "binary" or margins.shape[-1] == 1:
             return -ops.min(margins, axis=-1)
@@ -214,7 +216,14 @@ class Classifier:
         right = ops.cast(decided == ops.cast(labels, decided.dtype), "float32")
         if self.encoding == "binary":
             right = ops.min(right, axis=-1)
-        return ops.mean(ops.reshape(right, (ops.shape(right)[0], -1)), axis=-1)
+        return mean_by_example(right)
+
+
+def mean_by_example(values: Any) -> Any:
+    """One number for each example, the mean where it has several."""
+    if len(values.shape) == 1:
+        return values
+    return ops.mean(ops.reshape(values, (ops.shape(values)[0], -1)), axis=-1)
 
 
 def not_a_number(model: Any) -> ValueError:

@@ -10,7 +10,7 @@ from keras import ops
 from keras_parseval._validation import check_choice, check_integer
 from keras_parseval.attacks import _objectives as objectives
 from keras_parseval.attacks._attack import Attack
-from keras_parseval.attacks._geometry import choose
+from keras_parseval.attacks._geometry import by_example, choose
 from keras_parseval.attacks._problem import Problem
 
 
@@ -97,13 +97,17 @@ class APGD(Attack):
             *(start, direction, losses, losses, one > 0),
             *(start, success),
         )
-        windows = ops.convert_to_tensor(_windows(self.steps))
+        # As far behind as the first step goes ahead, so that momentum changes nothing there.
+        state = state._replace(before=2.0 * start - _ahead(problem, state))
+        windows = _windows(self.steps)
+        lengths = ops.convert_to_tensor(windows)
 
-        def step(number: Any, state: _Climb) -> _Climb:
-            window = ops.take(windows, number)
-            return _check(_move(problem, loss, state, number), window)
+        def climb(number: Any, state: _Climb) -> _Climb:
+            steps = ops.take(lengths, number)
+            move = lambda _, state: _move(problem, loss, state)  # noqa: E731
+            return _check(ops.fori_loop(0, steps, move, state), steps)
 
-        return ops.fori_loop(0, self.steps, step, state).worst
+        return ops.fori_loop(0, len(windows), climb, state).worst
 
     def _objective(self, problem: Problem) -> Callable[[Any], Any]:
         classifier, labels = problem.classifier, problem.labels
@@ -152,16 +156,20 @@ class _Climb(NamedTuple):
     success: Any
 
 
-def _move(problem: Problem, loss: Callable[[Any], Any], state: _Climb, number: Any) -> _Climb:
-    """One step, with momentum from the second on."""
-    delta, rank = state.delta, len(state.delta.shape)
-    size = ops.reshape(ops.cast(state.size, delta.dtype), (-1,) + (1,) * (rank - 1))
-    ahead = problem.limit(delta + size * problem.epsilon * state.direction)
-    share = ops.cast(ops.where(ops.equal(number, 0), 1.0, 0.75), delta.dtype)
-    moved = delta + share * (ahead - delta) + (1 - share) * (delta - state.before)
+def _ahead(problem: Problem, state: _Climb) -> Any:
+    """Where a step leads without momentum."""
+    size = ops.cast(by_example(state.size, state.delta), state.delta.dtype)
+    return problem.limit(state.delta + size * problem.epsilon * state.direction)
+
+
+def _move(problem: Problem, loss: Callable[[Any], Any], state: _Climb) -> _Climb:
+    """One step, with momentum."""
+    delta = state.delta
+    moved = delta + 0.75 * (_ahead(problem, state) - delta) + 0.25 * (delta - state.before)
     moved = problem.limit(moved)
     direction, losses, success = problem.slope(moved, loss)
     better = losses > state.best_loss
+    better_example = by_example(better, moved)
     worst, success = problem.worse((moved, success), (state.worst, state.success))
     return state._replace(
         delta=moved,
@@ -169,8 +177,8 @@ def _move(problem: Problem, loss: Callable[[Any], Any], state: _Climb, number: A
         direction=direction,
         loss=losses,
         rises=state.rises + ops.cast(losses > state.loss, losses.dtype),
-        best=choose(better, moved, state.best),
-        best_direction=choose(better, direction, state.best_direction),
+        best=ops.where(better_example, moved, state.best),
+        best_direction=ops.where(better_example, direction, state.best_direction),
         best_loss=ops.where(better, losses, state.best_loss),
         worst=worst,
         success=success,
@@ -178,28 +186,26 @@ def _move(problem: Problem, loss: Callable[[Any], Any], state: _Climb, number: A
 
 
 def _check(state: _Climb, window: Any) -> _Climb:
-    """At a checkpoint, after a window of so many steps (0 elsewhere), halve where it is due."""
-    due = window > 0
+    """At a checkpoint, after a window of so many steps, halve where it is due."""
     rarely = state.rises <= 0.75 * ops.cast(window, state.rises.dtype)
     stuck = ops.logical_not(state.halved) & (state.best_loss <= state.checked_loss)
-    halve = due & (rarely | stuck)
+    halve = rarely | stuck
     return state._replace(
         delta=choose(halve, state.best, state.delta),
         direction=choose(halve, state.best_direction, state.direction),
         size=ops.where(halve, state.size / 2, state.size),
         loss=ops.where(halve, state.best_loss, state.loss),
-        rises=ops.where(due, 0.0, state.rises),
-        checked_loss=ops.where(due, state.best_loss, state.checked_loss),
-        halved=ops.where(due, halve, state.halved),
+        rises=ops.zeros_like(state.rises),
+        checked_loss=state.best_loss,
+        halved=halve,
     )
 
 
 def _windows(steps: int) -> np.ndarray:
-    """For each step the number of steps since the last checkpoint, if it is one, otherwise 0."""
-    windows = np.zeros(steps, "int32")
-    window = at = max(int(0.22 * steps), 1)
-    while at <= steps:
-        windows[at - 1] = window
-        window = max(window - max(int(0.03 * steps), 1), max(int(0.06 * steps), 1))
-        at += window
-    return windows
+    """The numbers of steps between checkpoints; the last window ends where the steps do."""
+    shortest, shrinks = max(int(0.06 * steps), 1), max(int(0.03 * steps), 1)
+    windows = [max(int(0.22 * steps), 1)]
+    while sum(windows) < steps:
+        windows.append(max(windows[-1] - shrinks, shortest))
+    windows[-1] -= sum(windows) - steps
+    return np.array(windows, "int32")

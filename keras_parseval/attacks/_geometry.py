@@ -42,8 +42,12 @@ class _EuclideanBall:
 
 def choose(flags: Any, tensor: Any, other: Any) -> Any:
     """For each example of `tensor`, itself where its flag is set, and that of `other` elsewhere."""
-    shape = (-1,) + (1,) * (len(tensor.shape) - 1)
-    return ops.where(ops.reshape(flags, shape), tensor, other)
+    return ops.where(by_example(flags, tensor), tensor, other)
+
+
+def by_example(values: Any, tensor: Any) -> Any:
+    """Values, one for each example, in a shape that broadcasts to `tensor`."""
+    return values[(..., *(None,) * (len(tensor.shape) - 1))]
 
 
 GEOMETRIES: dict[Any, Any] = {"inf": _InfinityBall(), 2: _EuclideanBall()}

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_parseval._classifier import Classifier
+from keras_parseval._classifier import Classifier, mean_by_example
 
 
 def crossentropy(classifier: Classifier, labels: Any) -> Callable[[Any], Any]:
@@ -28,7 +28,7 @@ def logits_ratio(classifier: Classifier, labels: Any) -> Callable[[Any], Any]:
     def loss(outputs: Any) -> Any:
         highest = _highest(outputs, 3, 'loss="dlr"')
         spread = highest[..., 0] - highest[..., 2]
-        return _by_example(-classifier.margins(labels, outputs) / (spread + 1e-12))
+        return mean_by_example(-classifier.margins(labels, outputs) / (spread + 1e-12))
 
     return loss
 
@@ -40,7 +40,7 @@ def targeted_logits_ratio(classifier: Classifier, labels: Any, target: Any) -> A
         highest = _highest(outputs, 4, 'loss="dlr" with targets')
         spread = highest[..., 0] - (highest[..., 2] + highest[..., 3]) / 2
         lead = _logit(outputs, target) - _logit(outputs, labels)
-        return _by_example(lead / (spread + 1e-12))
+        return mean_by_example(lead / (spread + 1e-12))
 
     return loss
 
@@ -63,8 +63,3 @@ def _highest(outputs: Any, count: int, name: str) -> Any:
 
 def _logit(outputs: Any, classes: Any) -> Any:
     return ops.sum(outputs * ops.one_hot(classes, outputs.shape[-1], dtype=outputs.dtype), axis=-1)
-
-
-def _by_example(values: Any) -> Any:
-    """One number for each example, the mean where it has several decisions."""
-    return ops.mean(ops.reshape(values, (ops.shape(values)[0], -1)), axis=-1)

@@ -63,6 +63,11 @@ class Problem:
         self.seed = self._first_seed.restart(round)
         self._geometry = GEOMETRIES[attack.norm]
         self._clean_outputs, self._labels = known
+        if attack.bounds is not None:
+            # A feature that is out of bounds from the start goes no further out.
+            low, high = attack.bounds
+            self._lowest, self._highest = ops.minimum(self.x, low), ops.maximum(self.x, high)
+            self._least, self._most = self._lowest - self.x, self._highest - self.x
 
     @property
     def clean_outputs(self) -> Any:
@@ -197,23 +202,16 @@ class Problem:
         return self.limit(self.masked(self._geometry.random(self.x, self.epsilon, seed)))
 
     def limit(self, delta: Any) -> Any:
-        """The perturbation, brought back to the ball and to the bounds.
-
-        A feature that is out of bounds from the start goes no further out.
-        """
+        """The perturbation, brought back to the ball and to the bounds."""
         delta = self._geometry.project(delta, self.epsilon)
-        if self.attack.bounds is None:
-            return delta
-        low, high = self.attack.bounds
-        return ops.clip(delta, ops.minimum(low - self.x, 0.0), ops.maximum(high - self.x, 0.0))
+        return delta if self.attack.bounds is None else ops.clip(delta, self._least, self._most)
 
     def move(self, delta: Any) -> Any:
         """The inputs with the perturbation, which `limit` allows, added."""
         moved = self.x + delta
         if self.attack.bounds is not None:
             # Once more, because a sum is rounded.
-            low, high = self.attack.bounds
-            moved = ops.clip(moved, ops.minimum(self.x, low), ops.maximum(self.x, high))
+            moved = ops.clip(moved, self._lowest, self._highest)
         return self.attack.replace(self.inputs, moved)
 
     def repeated(self, count: int, epsilon: Any) -> "Problem":
