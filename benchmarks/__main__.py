@@ -12,6 +12,7 @@ import keras
 
 from benchmarks import (
     adversarial_training,
+    attacks,
     constraint,
     convolution,
     figure,
@@ -26,8 +27,8 @@ from benchmarks import (
 from benchmarks.timing import as_markdown
 
 MODULES = (
-    *(constraint, convolution, adversarial_training, robust_accuracy, lipschitz, simplex),
-    *(scaling, memory, gpu),
+    *(constraint, convolution, adversarial_training, robust_accuracy, attacks, lipschitz),
+    *(simplex, scaling, memory, gpu),
 )
 BENCHMARKS = {name: each for module in MODULES for name, each in module.BENCHMARKS.items()}
 
