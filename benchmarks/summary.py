@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import constraint
+from benchmarks import attacks, constraint
 from benchmarks.timing import as_markdown
 
 
@@ -13,9 +13,10 @@ def read(path):
 
 
 def summary(path):
-    """Both tables, as Markdown."""
+    """All tables, as Markdown."""
     results = read(path)
-    return "\n\n".join([as_markdown(_constraints(results)), as_markdown(_attacks(results))])
+    tables = [_constraints(results), _attacks(results), _suites(path)]
+    return "\n\n".join(map(as_markdown, tables))
 
 
 def _constraints(results):
@@ -53,4 +54,26 @@ def _attacks(results):
         }
         for name in names
         for row in results[name][1:]
+    ]
+
+
+def _suites(path):
+    """A row for each attack that looks for the worst case, and backend."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    found = {
+        (line["benchmark"], line["backend"]): {row["contestant"]: row for row in line["rows"]}
+        for line in lines
+        if line["benchmark"] in attacks.BENCHMARKS
+    }
+    return [
+        {
+            "attack": attacks.BENCHMARKS[name].name,
+            "backend": backend,
+            "to torchattacks": f"{rows['keras_parseval']['ratio']:.2f}",
+            "quartiles": rows["keras_parseval"]["quartiles"],
+            "first call": f"{rows['keras_parseval']['first call, ms'] / 1000:.1f} s",
+            "later": f"{rows['keras_parseval']['ms'] / 1000:.1f} s",
+            "torchattacks": f"{rows['torchattacks']['ms'] / 1000:.1f} s",
+        }
+        for (name, backend), rows in found.items()
     ]
