@@ -10,6 +10,7 @@ from keras_parseval import losses as losses
 from keras_parseval import models as models
 from keras_parseval import plots as plots
 from keras_parseval import regularizers as regularizers
+from keras_parseval import reports as reports
 from keras_parseval.analysis import (
     certified_accuracy,
     certified_radius,
@@ -32,6 +33,7 @@ from keras_parseval.initializers import TightConvolution, TightFrame
 from keras_parseval.layers import ConvexAdd, MaxMin
 from keras_parseval.models import parseval, parseval_plan, tighten
 from keras_parseval.regularizers import TightFrameRegularizer
+from keras_parseval.reports import RobustnessReport, report
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ __all__ = [
     "MaxMin",
     "ParsevalConvolution",
     "ParsevalTightFrame",
+    "RobustnessReport",
     "Simplex",
     "SpectrumLogger",
     "TightConvolution",
@@ -55,6 +58,7 @@ __all__ = [
     "lipschitz_report",
     "parseval",
     "parseval_plan",
+    "report",
     "robust_accuracy",
     "singular_values",
     "tight_convolution",

@@ -17,10 +17,10 @@ ROOT = PACKAGE.parent
 FILES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
 ROOMS = (
     *("analysis", "attacks", "callbacks", "constraints", "initializers", "layers", "losses"),
-    *("models", "plots", "regularizers"),
+    *("models", "plots", "regularizers", "reports"),
 )
 # A room of the later kind uses those before it, never the reverse.
-STOREYS = ("_classifier", "attacks", "analysis", "callbacks")
+STOREYS = ("_classifier", "attacks", "analysis", "callbacks", "reports")
 
 
 def tree_of(source):
@@ -86,6 +86,8 @@ def test_one_file_alone_names_a_backend():
             allowed |= {"tensorflow", "jax", "torch"}
         if name.startswith("plots"):
             allowed |= {"matplotlib"}
+        if name == "reports/_page.py":
+            allowed |= {"jinja2"}
         packages = {module.split(".")[0] for module in imported_modules(path)}
         assert packages - set(sys.stdlib_module_names) <= allowed, name
 
@@ -152,10 +154,20 @@ def test_imports_point_one_way():
             assert not set(module.split(".")[1:2]) & set(above), f"{name} imports {module}"
 
 
+def test_nothing_uses_reports_but_the_doors():
+    for name, path in FILES.items():
+        if name not in _DOORS and not name.startswith("reports"):
+            assert not any(".reports" in module for module in imported_modules(path)), name
+
+
+# Where users come in: `import keras_parseval`, and `python -m keras_parseval`.
+_DOORS = ("__init__.py", "__main__.py")
+
+
 def test_private_modules_use_no_room_that_uses_them():
     """What all rooms share knows of none of them, but for the kernels, which are constrained."""
     for name, path in FILES.items():
-        if "/" in name or not name.startswith("_") or name == "__init__.py":
+        if "/" in name or not name.startswith("_") or name in _DOORS:
             continue
         rooms = {module.split(".")[1] for module in imported_modules(path) if module.count(".") > 1}
         allowed = {"constraints"} if name in ("_layer_kernels.py", "_sets.py") else set()

@@ -26,7 +26,7 @@ PAGES = {
 }
 ROOMS = (
     *("constraints", "initializers", "regularizers", "layers", "losses"),
-    *("callbacks", "attacks", "analysis", "models", "plots"),
+    *("callbacks", "attacks", "analysis", "models", "plots", "reports"),
 )
 PUBLIC = {
     f"{room}.{name}": getattr(importlib.import_module(f"keras_parseval.{room}"), name)

@@ -44,6 +44,10 @@ MEASURED = {
         "Measured: with the rounding layer {seeming_share} by Auto-PGD alone, "
         "{share} by the suite; without it {bare_share}."
     ),
+    "robustness_report.py": (
+        "Measured: certified to {reach}, plain {plain_reach}; "
+        "accuracy {share}, plain {plain_share}."
+    ),
     "beyond_images.py": (
         "Measured: constant {bound}; accuracy {share}, certified "
         "{half_share} at 0.5, {one_share} at 1."

@@ -34,6 +34,12 @@ def test_the_types_are_part_of_the_package():
     assert setup_cfg()["options.package_data"]["keras_parseval"] == "py.typed"
 
 
+def test_the_templates_are_part_of_the_package():
+    pattern = setup_cfg()["options.package_data"]["keras_parseval.reports"]
+    folder = ROOT / "keras_parseval" / "reports"
+    assert {path.name for path in folder.glob(pattern)} == {"page.html", "style.css"}
+
+
 def test_the_hosted_tests_run_what_is_promised():
     workflow = (ROOT / ".github" / "workflows" / "tests.yml").read_text()
     rows = re.findall(r'python: "(.*?)", keras: "?(.*?)"?, backend: (\w+)', workflow)

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
+from keras_parseval._html import html_table
+
 
 class AccuracyByLevel:
     """A base for frozen dataclasses with the fields below, and others that describe them."""
@@ -46,13 +48,25 @@ class AccuracyByLevel:
         ]
 
     def __str__(self) -> str:
+        rows = [f"{level:>10}{value:>11}{interval:>20}" for level, value, interval in self._table()]
+        return "\n".join([self.title(), *rows, *self._notes()])
+
+    def _repr_html_(self) -> str:
+        headings, *rows = self._table()
+        return html_table(self.title(), headings, rows, self._notes())
+
+    def _table(self) -> list[tuple[str, str, str]]:
         heading = "SNR (dB)" if self.measure == "snr" else "epsilon"
         levels = ["clean", *(f"{level:g}" for level in self.levels)]
         values = [self.clean, *self.accuracies]
-        lines = [self.title(), f"{heading:>10}{'accuracy':>11}{'95% interval':>20}"]
-        for level, value, (low, high) in zip(levels, values, self.intervals):
-            lines.append(f"{level:>10}{value:>11.4f}{f'{low:.4f} to {high:.4f}':>20}")
-        return "\n".join([*lines, *(f"Note: {each}" for each in getattr(self, "warnings", ()))])
+        rows = [
+            (level, f"{value:.4f}", f"{low:.4f} to {high:.4f}")
+            for level, value, (low, high) in zip(levels, values, self.intervals)
+        ]
+        return [(heading, "accuracy", "95% interval"), *rows]
+
+    def _notes(self) -> list[str]:
+        return [f"Note: {each}" for each in getattr(self, "warnings", ())]
 
 
 def _wilson(share: float, count: int) -> tuple[float, float]:

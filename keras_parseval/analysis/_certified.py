@@ -153,11 +153,27 @@ def certified_accuracy(
     ```
     """
     levels = check_levels("epsilon", epsilon)
+    result, _ = certify(model, x, y, levels, norm, method, loss, batch_size, verbose)
+    return result
+
+
+def certify(
+    model: Any,
+    x: Any,
+    y: Any,
+    levels: list[float],
+    norm: Norm,
+    method: Method = "operator",
+    loss: Any = None,
+    batch_size: int = 128,
+    verbose: Verbose = "auto",
+) -> tuple[CertifiedAccuracy, np.ndarray]:
+    """The certified accuracy at several sizes, and the radius of each example."""
     certificate = Certificate(model, norm, method, loss)
     examples = certificate.examples(x, y, batch_size)
     radii = certificate.for_each(certificate.radii, examples, verbose)
     clean, *accuracies = (float((radii > level).mean()) for level in [0.0, *levels])
-    return CertifiedAccuracy(
+    result = CertifiedAccuracy(
         clean=clean,
         levels=tuple(levels),
         accuracies=tuple(accuracies),
@@ -166,6 +182,7 @@ def certified_accuracy(
         examples=len(radii),
         rule=certificate.slopes.rule,
     )
+    return result, radii
 
 
 def adversarial_loss_bound(

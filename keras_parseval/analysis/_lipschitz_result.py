@@ -6,6 +6,8 @@ from typing import Any
 import rich.console
 import rich.table
 
+from keras_parseval._html import html_table
+
 
 @dataclasses.dataclass(frozen=True)
 class LipschitzEntry:
@@ -77,35 +79,48 @@ class LipschitzBound:
         return [dataclasses.asdict(entry) for entry in self.entries]
 
     def __rich__(self) -> rich.table.Table:
-        norm = "inf-norm" if self.norm == "inf" else "2-norm"
-        caption = f"Lipschitz bound in the {norm}: {self.bound:.4g}"
+        table = rich.table.Table(title=self._title(), caption="\n".join(self._captions()))
+        for heading in _HEADINGS[:2]:
+            table.add_column(heading, overflow="fold")
+        for heading in _HEADINGS[2:4]:
+            table.add_column(heading, justify="right")
+        table.add_column(_HEADINGS[4])
+        for row in map(_cells, self.entries):
+            table.add_row(*row)
+        return table
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), _HEADINGS, map(_cells, self.entries), self._captions())
+
+    def _norm(self) -> str:
+        return "inf-norm" if self.norm == "inf" else "2-norm"
+
+    def _title(self) -> str:
+        return f"Lipschitz constants ({self._norm()}, method '{self.method}')"
+
+    def _captions(self) -> list[str]:
+        caption = f"Lipschitz bound in the {self._norm()}: {self.bound:.4g}"
         if self.slope is not None:
             caption += f"; steepest slope found, a lower bound: {self.slope:.4g}"
         if self.estimate is not None:
             caption += f"; estimate, not certain: {self.estimate:.4g}"
-        table = rich.table.Table(
-            title=f"Lipschitz constants ({norm}, method '{self.method}')",
-            caption="\n".join([caption, *self.notes]),
-        )
-        for heading in ("layer", "class"):
-            table.add_column(heading, overflow="fold")
-        table.add_column("constant", justify="right")
-        table.add_column("so far", justify="right")
-        table.add_column("rule")
-        for entry in self.entries:
-            rule = entry.rule
-            if entry.estimate is not None:
-                rule += f", estimate {entry.estimate:.4g}"
-            table.add_row(
-                *(entry.name, entry.kind, _join(entry.local), f"{entry.accumulated:.4g}", rule)
-            )
-        return table
+        return [caption, *self.notes]
 
     def __str__(self) -> str:
         console = rich.console.Console(width=110, no_color=True)
         with console.capture() as capture:
             console.print(self)
         return capture.get()
+
+
+_HEADINGS = ("layer", "class", "constant", "so far", "rule")
+
+
+def _cells(entry: LipschitzEntry) -> tuple[str, ...]:
+    rule = entry.rule
+    if entry.estimate is not None:
+        rule += f", estimate {entry.estimate:.4g}"
+    return entry.name, entry.kind, _join(entry.local), f"{entry.accumulated:.4g}", rule
 
 
 def _join(constants):
