@@ -197,6 +197,13 @@ def test_entries_tell_the_way():
     assert [row["name"] for row in result.to_rows()] == ["first", "inner/twice", "inner/twice"]
 
 
+@pytest.mark.skipif(BACKEND == "tensorflow", reason="it refuses such a name")
+def test_names_of_layers_are_text_in_the_report(capsys):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="[red]hidden")])
+    kp.lipschitz_report(model)
+    assert "[red]hidden" in capsys.readouterr().out
+
+
 def test_the_report_is_a_table(capsys):
     model = random_network(["Conv2D", "ConvexAdd", "BatchNormalization"], "Flatten", seed=0)
     result = kp.lipschitz_report(model)

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import rich.console
+import rich.markup
 import rich.table
 
 from keras_parseval._html import html_table
@@ -86,7 +87,8 @@ class LipschitzBound:
             table.add_column(heading, justify="right")
         table.add_column(_HEADINGS[4])
         for row in map(_cells, self.entries):
-            table.add_row(*row)
+            # A layer's name is text, also where rich would take it for a colour.
+            table.add_row(*map(rich.markup.escape, row))
         return table
 
     def _repr_html_(self) -> str:
