@@ -120,13 +120,13 @@ def retract(matrix: Any, beta: float, scale: float) -> Any:
 
 @keep_dtype
 def settle(matrix: Any, scale: float) -> Any:
-    """Steps of full size until the singular values are within about 2% of `scale`, 8 at most.
+    """Steps of full size until the singular values are within 2% of `scale`, 8 at most.
 
-    Mostly one. The last step squares the error, so that it may be 0.25 before it.
+    Mostly one. After squares that are off by 0.22, a step leaves `0.78**0.5 * 1.11`, which is 0.98.
     """
 
     def go_on(matrix: Any, error: Any) -> Any:
-        return ops.max(error) > 0.25
+        return ops.max(error) > 0.22
 
     def step(matrix: Any, error: Any) -> tuple[Any, Any]:
         return _retract_and_measure(matrix, 0.5, scale)
