@@ -295,6 +295,26 @@ def test_one_step_beside_many_is_told():
     assert any("its figure alone would mislead" in each for each in result.warnings)
 
 
+def test_a_warning_counts_what_falls_at_one_level():
+    from keras_parseval.analysis._attack_warnings import attack_warnings
+    from keras_parseval.attacks._findings import Findings
+
+    # At each of ten levels one more of 100 examples falls, to the second attack.
+    levels, count = 10, 100
+    broken = np.where(np.arange(count) <= np.arange(levels)[:, None], 1, -1)
+    right = np.ones((levels + 1, count))
+    options = {"labels": right[0], "decisions": right, "right": right, "broken_in": broken}
+    epsilons = np.arange(1, levels + 1)[:, None] * np.full(count, 0.1)
+    flat, none = np.zeros(count, bool), np.zeros(0, "int64")
+    found = {"flat": flat, "kept": none, "inputs": none, "epsilons": epsilons, **options}
+    attack = A.Ensemble([kp.FGSM(), A.APGD(restarts=2)])
+    assert attack_warnings(attack, Findings(broken_by=broken, **found), 64) == ()
+    # All of them at the largest level.
+    at_once = np.where(np.arange(levels)[:, None] < levels - 1, -1, broken[-1])
+    warnings = attack_warnings(attack, Findings(broken_by=at_once, **found), 64)
+    assert len(warnings) == 2 and all("10 of 100" in each for each in warnings)
+
+
 def test_models_with_other_outputs():
     x, y = images(20)
     binary = image_model(classes=3, encoding="binary")

@@ -54,10 +54,20 @@ def _flat(attack: Attack, found: Findings) -> list[str]:
     return sentences
 
 
-def _broken_last(attack: Attack, found: Findings) -> np.ndarray:
-    """How many examples each attack broke, at the level where it broke the most."""
-    members = range(len(attack.members()))
-    return np.array([(found.broken_by == number).sum(axis=1).max() for number in members])
+def _newly_broken(found: Findings) -> np.ndarray:
+    """The number of the attack where an example fell at this level and at no smaller one, or -1.
+
+    What a smaller level broke is not attacked again: nobody knows which attack would have broken it.
+    """
+    newly, order = found.broken_by.copy(), np.argsort(found.epsilons.mean(axis=1))
+    for smaller, larger in zip(order, order[1:]):
+        newly[larger, found.broken_by[smaller] >= 0] = -1
+    return newly
+
+
+def _most_at_a_level(found: Findings, attacks: list[int]) -> int:
+    """How many examples these attacks broke, at the level where they broke the most."""
+    return int(np.isin(_newly_broken(found), attacks).sum(axis=1).max())
 
 
 def _masked(attack: Attack, found: Findings) -> list[str]:
@@ -65,15 +75,14 @@ def _masked(attack: Attack, found: Findings) -> list[str]:
     kinds = [each.uses_gradient for each in members]
     if not any(kinds):
         return []
-    broken = _broken_last(attack, found)
     # Only what comes after all that follow the gradient was left by them.
     last = max(number for number, uses in enumerate(kinds) if uses)
-    found_without = int(broken[last + 1 :].sum())
+    found_without = _most_at_a_level(found, list(range(last + 1, len(members))))
     if found_without <= _MASKED * found.count:
         return []
     return [
-        f"Without gradients, {found_without} of {found.count} examples were broken that the "
-        "gradient attacks had left: the model masks its gradients. Do not trust gradient attacks "
+        f"Without gradients, {found_without} of {found.count} examples were broken at one level that "
+        "the gradient attacks had left: the model masks its gradients. Do not trust gradient attacks "
         "on it, nor that this figure is the last word."
     ]
 
@@ -83,12 +92,12 @@ def _weak_start(attack: Attack, found: Findings) -> list[str]:
     if len(members) < 2 or not members[0].uses_gradient:
         return []
     others = [n for n, each in enumerate(members) if n and each.uses_gradient]
-    missed = int(_broken_last(attack, found)[others].sum()) if others else 0
+    missed = _most_at_a_level(found, others)
     if missed <= _MUCH * found.count:
         return []
     return [
-        f"{members[0].describe()} alone left {missed} of {found.count} examples right that other "
-        "gradient attacks broke: its figure alone would mislead."
+        f"{members[0].describe()} left {missed} of {found.count} examples right that other gradient "
+        "attacks broke, at one level: its figure alone would mislead."
     ]
 
 
@@ -97,10 +106,10 @@ def _many_restarts(attack: Attack, found: Findings) -> list[str]:
     for number, each in enumerate(attack.members()):
         if getattr(each, "restarts", 1) == 1 or getattr(each, "targets", None) is not None:
             continue
-        late = ((found.broken_by == number) & (found.broken_in > 0)).sum(axis=1).max()
+        late = ((_newly_broken(found) == number) & (found.broken_in > 0)).sum(axis=1).max()
         if late > _MUCH * found.count:
             sentences.append(
-                f"{each.describe()}: restarts broke {late} of {found.count} examples that the "
-                "first start had left. More restarts, or more steps, may well break others."
+                f"{each.describe()}: restarts broke {late} of {found.count} examples at one level "
+                "that the first start had left. More restarts, or more steps, may well break others."
             )
     return sentences
