@@ -1,5 +1,7 @@
 """What in the figures of an attack would mislead a reader."""
 
+import itertools
+
 import numpy as np
 
 from keras_parseval.attacks._attack import Attack
@@ -57,10 +59,10 @@ def _flat(attack: Attack, found: Findings) -> list[str]:
 def _newly_broken(found: Findings) -> np.ndarray:
     """The number of the attack where an example fell at this level and at no smaller one, or -1.
 
-    What a smaller level broke is not attacked again: nobody knows which attack would have broken it.
+    What a smaller level broke is not attacked again, so nobody knows which attack breaks it here.
     """
     newly, order = found.broken_by.copy(), np.argsort(found.epsilons.mean(axis=1))
-    for smaller, larger in zip(order, order[1:]):
+    for smaller, larger in itertools.pairwise(order):
         newly[larger, found.broken_by[smaller] >= 0] = -1
     return newly
 
@@ -81,9 +83,9 @@ def _masked(attack: Attack, found: Findings) -> list[str]:
     if found_without <= _MASKED * found.count:
         return []
     return [
-        f"Without gradients, {found_without} of {found.count} examples were broken at one level that "
-        "the gradient attacks had left: the model masks its gradients. Do not trust gradient attacks "
-        "on it, nor that this figure is the last word."
+        f"Without gradients, {found_without} of {found.count} examples were broken at one level "
+        "that the gradient attacks had left: the model masks its gradients. Do not trust gradient "
+        "attacks on it, nor that this figure is the last word."
     ]
 
 
@@ -96,8 +98,8 @@ def _weak_start(attack: Attack, found: Findings) -> list[str]:
     if missed <= _MUCH * found.count:
         return []
     return [
-        f"{members[0].describe()} left {missed} of {found.count} examples right that other gradient "
-        "attacks broke, at one level: its figure alone would mislead."
+        f"{members[0].describe()} left {missed} of {found.count} examples right at one level that "
+        "other gradient attacks broke: its figure alone would mislead."
     ]
 
 
@@ -110,6 +112,6 @@ def _many_restarts(attack: Attack, found: Findings) -> list[str]:
         if late > _MUCH * found.count:
             sentences.append(
                 f"{each.describe()}: restarts broke {late} of {found.count} examples at one level "
-                "that the first start had left. More restarts, or more steps, may well break others."
+                "that the first start had left. More restarts or steps may well break others."
             )
     return sentences
