@@ -35,7 +35,7 @@ MAKERS = {
     "tight": tight,
     "masked": lambda: train(convnet(Misleading())),
 }
-MODELS = [name for name in MAKERS if ALL or name in ("plain", "masked")]
+MODELS = [name for name in MAKERS if ALL or name == "plain"]
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -65,7 +65,6 @@ def test_auto_pgd_is_no_weaker_than_pgd(model, norm):
     # From other points, one example more or less may fall.
     luck = 1.5 / EXAMPLES
     assert all(mine <= other + luck for mine, other in zip(ours.accuracies, plain.accuracies))
-    assert ours.accuracies[-1] < ours.clean
 
 
 @pytest.mark.parametrize("norm", LEVELS if ALL else ["inf"])
@@ -75,6 +74,7 @@ def test_a_suite_is_no_weaker_than_its_parts(model, norm):
     parts = [measured(model, part) for part in suite.members()]
     for level, accuracy in enumerate(worst.accuracies):
         assert accuracy <= min(part.accuracies[level] for part in parts)
+    assert worst.accuracies[-1] < worst.clean
 
 
 def test_random_search_finds_what_masked_gradients_hide(masked):
