@@ -180,7 +180,7 @@ def test_replicas_agree(tmp_path):
     start = keras.ops.convert_to_numpy(kp.TightConvolution(seed=1)(kernel.shape))
     assert abs(kernel - start).max() > 1e-3
     matrices = kp.ParsevalConvolution().layout.relative_matrices(kernel)
-    np.testing.assert_allclose(np.linalg.svd(matrices, compute_uv=False), 1, atol=1e-2)
+    np.testing.assert_allclose(np.linalg.svd(matrices, compute_uv=False), 1, atol=2e-2)
     for name, (first, second) in results.items():
         np.testing.assert_array_equal(first, second)
         parts = [x] if name == "synchronized" else np.split(x, 2)
