@@ -172,7 +172,7 @@ def measure(run, dataset, model, verbose):
             model, x, y, epsilon=CERTIFIED_EPSILONS, **bound, **options
         ),
     }
-    results = {name: dataclasses.asdict(result) for name, result in results.items()}
+    results = {name: as_record(result) for name, result in results.items()}
     results["singular_values"] = singular_values(model)
     results["tightness"] = kp.tightness(model, per_layer=True)
     results["lipschitz_bound"] = float(kp.lipschitz_bound(model, **bound).bound)
@@ -201,6 +201,12 @@ def share_near_target(values):
 def hidden(by_layer):
     """Without the classifier, which is free in every variant."""
     return {name: value for name, value in by_layer.items() if name != "logits"}
+
+
+def as_record(result):
+    """A result as a line of JSON has it: the figures, without what each example did."""
+    record = dataclasses.asdict(result)
+    return {name: value for name, value in record.items() if name not in ("warnings", "details")}
 
 
 def covariance_dimension(dataset, model):

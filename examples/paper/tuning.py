@@ -146,7 +146,7 @@ def try_out(
     attack = kp.IteratedFGSM(steps=STEPS)
     result = kp.robust_accuracy(model, x, y, snr=LEVELS, attack=attack, verbose=0)
     score = (result.clean + result.accuracies[0]) / 2
-    return {**record, "score": score, "validation": dataclasses.asdict(result)}, model
+    return {**record, "score": score, "validation": training.as_record(result)}, model
 
 
 def read(path):
