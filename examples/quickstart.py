@@ -3,7 +3,7 @@ Title: Quickstart: what a Parseval network gains
 Description: Plain, weight-decayed and Parseval networks learn handwritten digits, and are attacked.
 
 Run it with `python examples/quickstart.py`. It needs scikit-learn, for its bundled digits, and
-matplotlib, and takes about two minutes on two cores. It writes its figures to `quickstart-figures`.
+matplotlib, and takes a few minutes on two cores. It writes its figures to `quickstart-figures`.
 The environment variables `SEEDS` and `EPOCHS` make it shorter, or longer.
 """
 
