@@ -1,5 +1,6 @@
 """Attacks that look for the worst case: Auto-PGD, the square attack, and ensembles."""
 
+import dataclasses
 import os
 
 import keras
@@ -159,6 +160,24 @@ def test_each_attack_runs_on_what_others_left_and_details_agree():
     assert np.array_equal(decided_as(model, details.inputs), worst)
     epsilons = np.array(options["epsilon"])[details.kept_levels]
     assert (sizes(details.inputs - x[details.kept], "inf") <= epsilons * (1 + 1e-5)).all()
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Timid(kp.FGSM):
+    """An attack that does nothing if it may do much."""
+
+    searches = True
+
+    def perturbation(self, problem):
+        size = ops.where(problem.epsilon < 0.05, problem.epsilon, 0.0)
+        return problem.limit(size * problem.ascend())
+
+
+def test_what_is_broken_at_one_level_is_broken_at_larger_ones():
+    model, (x, _) = image_model(), images(40)
+    y = decided_as(model, x)
+    result = kp.robust_accuracy(model, x, y, epsilon=(0.2, 0.04), attack=Timid())
+    assert result.accuracies[0] == result.accuracies[1] < 1
 
 
 def test_data_sets_give_the_table_of_arrays(monkeypatch):
