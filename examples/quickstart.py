@@ -50,7 +50,7 @@ def digit_classifier(parseval, weight_decay):
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten()]
     decay = {"kernel_regularizer": keras.regularizers.L2(weight_decay)}
     for number in range(1, 5):
-        options = kp.tight_frame(beta=0.1) if parseval else decay
+        options = kp.tight_frame(beta=0.1, rows=1.0) if parseval else decay
         layers.append(keras.layers.Dense(256, name=f"hidden{number}", **options))
         layers.append(kp.MaxMin() if parseval else keras.layers.ReLU())
     layers.append(keras.layers.Dense(10, name="classifier", **decay))

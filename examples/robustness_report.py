@@ -50,7 +50,7 @@ keras.utils.set_random_seed(0)
 decay = {"kernel_regularizer": keras.regularizers.L2(5e-3)}
 models = [
     digit_classifier("plain", {}, keras.layers.ReLU, {}),
-    digit_classifier("parseval", kp.tight_frame(beta=0.1), kp.MaxMin, decay),
+    digit_classifier("parseval", kp.tight_frame(beta=0.1, rows=1.0), kp.MaxMin, decay),
 ]
 
 """

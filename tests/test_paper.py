@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 data = importlib.import_module("examples.data")
+kept = importlib.import_module("examples.experiments.records")
 cli, recipes, report, suspects, training, tuning = (
     importlib.import_module(f"examples.paper.{part}")
     for part in ("cli", "recipes", "report", "suspects", "training", "tuning")
@@ -77,7 +78,7 @@ def test_a_command_leaves_records_models_table_and_figures(undisturbed):
 
 def test_what_was_recorded_is_true_of_the_saved_models(undisturbed):
     dataset = data.load("digits", limit=400)
-    for record in report.read_runs(undisturbed).values():
+    for record in kept.read_runs(undisturbed).values():
         model = keras.models.load_model(undisturbed / "models" / f"{record['name']}.keras")
         results = record["results"]
         _, accuracy = model.evaluate(*dataset.test, verbose=0)
@@ -120,7 +121,7 @@ def kill_in_the_second_epoch(command, name):
 def test_a_killed_command_goes_on_to_the_same_table(undisturbed, tmp_path):
     kill_in_the_second_epoch([*COMMAND, tmp_path], RUNS[1])
     assert (tmp_path / "checkpoints" / f"{RUNS[1]}.npz").exists()
-    assert list(report.read_runs(tmp_path)) == RUNS[:1]
+    assert list(kept.read_runs(tmp_path)) == RUNS[:1]
     done = json.loads((tmp_path / "runs.jsonl").read_text())
     result = subprocess.run(
         [*COMMAND, tmp_path], **PLACE, check=True, capture_output=True, text=True
@@ -128,7 +129,7 @@ def test_a_killed_command_goes_on_to_the_same_table(undisturbed, tmp_path):
     assert f"{RUNS[0]}: finished before" in result.stdout
     assert "Epoch 1/2" not in result.stdout and "Epoch 2/2" in result.stdout
     assert (tmp_path / "table.md").read_text() == (undisturbed / "table.md").read_text()
-    records, expected = (report.read_runs(path) for path in (tmp_path, undisturbed))
+    records, expected = (kept.read_runs(path) for path in (tmp_path, undisturbed))
     assert records[RUNS[0]] == done
     for name in RUNS:
         for key in ("config", "history", "results"):
@@ -184,7 +185,7 @@ def test_a_resumed_training_repeats_dropout_order_and_attacks(tmp_path, monkeypa
     """On every backend, to rounding."""
     run, dataset = small_run(), data.load("digits", limit=100)
     whole = random_model(run)
-    history, _ = training.train(run, dataset, whole, tmp_path / "whole.npz", 0)
+    history = training.train(run, dataset, whole, tmp_path / "whole.npz", 0).history
 
     broken, fit = random_model(run), keras.Sequential.fit
 
@@ -197,8 +198,9 @@ def test_a_resumed_training_repeats_dropout_order_and_attacks(tmp_path, monkeypa
     monkeypatch.undo()
 
     resumed = random_model(run)
-    again, _ = training.train(run, dataset, resumed, tmp_path / "broken.npz", 0)
-    assert [len(values) for values in again.values()] == [3] * len(again)
+    progress = training.train(run, dataset, resumed, tmp_path / "broken.npz", 0)
+    again, times = progress.history, (progress.seconds, progress.processor_seconds)
+    assert [len(values) for values in (*again.values(), *times)] == [3] * (len(again) + 2)
     for key, values in history.items():
         np.testing.assert_allclose(again[key], values, rtol=1e-4, err_msg=key)
     state = zip(
@@ -217,9 +219,9 @@ def test_a_file_appears_when_it_is_complete(tmp_path):
         raise Interrupt
 
     with pytest.raises(Interrupt):
-        training.write_atomically(path, fail)
+        kept.write_atomically(path, fail)
     assert not path.exists()
-    training.write_atomically(path, lambda unfinished: unfinished.write_text("whole"))
+    kept.write_atomically(path, lambda unfinished: unfinished.write_text("whole"))
     assert path.read_text() == "whole"
 
 
@@ -304,9 +306,9 @@ def made_record(seed, accuracies, variant="parseval", adversarial=False):
 
 
 def test_the_table_has_our_mean_beside_the_papers_number(tmp_path):
-    report.add_run(tmp_path, made_record(0, [0.9, 0.8, 0.7, 0.6, 0.5], adversarial=True))
-    report.add_run(tmp_path, made_record(1, [0.94, 0.8, 0.7, 0.6, 0.5]))
-    report.add_run(tmp_path, made_record(0, [0.90, 0.8, 0.7, 0.6, 0.5]))
+    kept.add_run(tmp_path, made_record(0, [0.9, 0.8, 0.7, 0.6, 0.5], adversarial=True))
+    kept.add_run(tmp_path, made_record(1, [0.94, 0.8, 0.7, 0.6, 0.5]))
+    kept.add_run(tmp_path, made_record(0, [0.90, 0.8, 0.7, 0.6, 0.5]))
     report.write_table(tmp_path)
     lines = (tmp_path / "table.md").read_text().splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "| pars" in line]
@@ -321,7 +323,7 @@ def test_the_table_has_our_mean_beside_the_papers_number(tmp_path):
 
 def test_runs_of_other_settings_do_not_share_a_folder(tmp_path):
     first, second = small_run(), small_run(limit=200)
-    report.add_run(tmp_path, {"name": first.name, "config": first.to_dict()})
+    kept.add_run(tmp_path, {"name": first.name, "config": first.to_dict()})
     cli.check_folder(tmp_path, [first])
     with pytest.raises(ValueError, match=r"another `--out`.*limit=200, where .* has 100"):
         cli.check_folder(tmp_path, [second])
@@ -351,7 +353,7 @@ def test_the_best_setting_on_the_validation_images_is_used(tmp_path, monkeypatch
     folder, tuned = tmp_path / "tuning", tmp_path / "tuning" / "tuning.jsonl"
     for _ in range(2):  # The second finds everything done.
         cli.main([*small, "--tune", "--verbose", "0", "--out", str(folder)])
-    records = tuning.read(tuned)
+    records = kept.read(tuned)
     assert [record["setting"] for record in records] == settings
     for record in records:
         validation = record["validation"]
@@ -378,7 +380,7 @@ def test_residual_networks_are_tuned_without_attack(tmp_path, monkeypatch):
     small = ["--model", "wrn-10-1", "--variants", "vanilla", "--limit", "10"]
     cli.main([*small, "--tune", "--out", str(tmp_path)])
     tuned = tmp_path / "tuning.jsonl"
-    assert [each["config"]["adversarial"] for each in tuning.read(tuned)] == [False, False]
+    assert [each["config"]["adversarial"] for each in kept.read(tuned)] == [False, False]
     runs = plan(*small, "--tuned", str(tuned))
     assert [run.adversarial for run in runs] == [False, True]
     assert [run.training["learning_rate"] for run in runs] == [0.4, 0.4]
@@ -395,7 +397,7 @@ def test_suspects_are_tried_from_the_best_setting_on(tmp_path, monkeypatch):
     cli.main([*small, "--tune"])
     for _ in range(2):  # The second finds everything done.
         cli.main([*small, "--suspects", "--tuned", str(tmp_path / "tuning.jsonl")])
-    tried = tuning.read(tmp_path / "suspects.jsonl")
+    tried = kept.read(tmp_path / "suspects.jsonl")
     assert [each["suspect"] for each in tried] == names[1:]
     assert [each["config"]["training"]["learning_rate"] for each in tried] == [0.1, 0.2]
     assert all(each["config"]["builder"]["weight_decay"] == 1e-3 for each in tried)

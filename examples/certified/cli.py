@@ -7,25 +7,28 @@ Description: Networks of Lipschitz constant 1 on MNIST and CIFAR-10, by one comm
         --limit 10000 --epochs 8 --rates 2e-3 5e-3 --out results
 
 Run it from the root of the repository. Without more, it trains on the bundled digits. Several rates
-are compared on validation images; test images tell the outcome. The directory `--out` receives
+are compared on validation images; test images tell the outcome. With `--minutes`, every network has
+as many epochs as there is time for, at the speed of its first steps. The directory `--out` receives
 
 - `runs.jsonl`: one line for each finished run, with all that was asked for and measured;
-- `models/`: the trained networks.
+- `models/`: the trained networks, in float32.
 
-A command that was interrupted, however, goes on where it was when it is given again: after the last
-finished epoch, with the same outcome. It needs scikit-learn, matplotlib, TensorFlow for the data
-pipelines, and tensorflow-datasets for all data but the digits.
+`python -m examples.certified.attacks` attacks them. A command that was interrupted, however, goes
+on where it was when it is given again: after the last finished epoch, with the same outcome. It
+needs scikit-learn, matplotlib, TensorFlow for the data pipelines, and tensorflow-datasets for all
+data but the digits.
 """
 
 import argparse
+import dataclasses
 import json
+from pathlib import Path
 
 import keras
 
-from .. import data
-from ..paper.cli import check, prepare_folder
-from ..paper.report import add_run, read_runs
-from ..paper.training import checkpoint_config
+from ..experiments import command
+from ..experiments.records import read_runs
+from ..experiments.training import checkpoint_config
 from . import recipes, report, training
 
 
@@ -35,23 +38,21 @@ def main(arguments=None):
     try:
         runs = plan(options)
         keras.config.set_dtype_policy(options.precision)
-        dataset = data.load(options.dataset, options.data_dir, options.limit, options.full)
-        folder = prepare_folder(options.out)
+        dataset = command.load_data(options)
+        folder = command.prepare_folder(options.out)
         for run in runs:
             recipes.build(run, dataset)
             check_new_or_same(folder, run)
     except (ValueError, TypeError, RuntimeError, OSError) as error:
         # Whatever is wrong is found out before any training.
         parser.error(str(error))
-    for number, run in enumerate(runs, start=1):
-        finished = run.name in read_runs(folder)
-        print(f"[{number}/{len(runs)}] {run.name}{': finished before' * finished}", flush=True)
-        if not finished:
-            checkpoint = checkpoint_of(folder, run)
-            record = training.execute(run, dataset, folder, checkpoint, options.verbose)
-            add_run(folder, record)
-            checkpoint.unlink(missing_ok=True)
-            print(json.dumps({"name": run.name, **record["results"]}), flush=True)
+
+    def execute(run, checkpoint):
+        run = with_epochs(run, dataset, checkpoint)
+        return training.execute(run, dataset, folder, checkpoint, options.verbose)
+
+    for record in command.execute_all(runs, folder, execute):
+        print(json.dumps({"name": record["name"], **record["results"]}), flush=True)
     print(f"\n{report.tables(read_runs(folder).values())}")
 
 
@@ -60,35 +61,38 @@ def make_parser():
         prog="python -m examples.certified",
         description="Train networks of Lipschitz constant 1, and certify them.",
     )
+    command.add_shared_options(parser, out="certified-results")
     add = parser.add_argument
-    add("--dataset", default="digits", choices=list(data.SOURCES))
-    add("--data-dir", help="where tensorflow-datasets has prepared the data; else it downloads")
-    add("--limit", type=int, help="use this many training images, and no more of the others")
-    add("--full", action="store_true", help="train on the validation images too")
     add("--variants", nargs="+", default=["operator"], choices=list(recipes.VARIANTS))
     add("--rates", type=float, nargs="+", default=[2e-3], help="learning rates to choose among")
-    add("--seeds", type=int, nargs="+", default=[0])
-    add("--epochs", type=int, default=8)
+    add("--tuned", type=Path, metavar="DIR", help="in place of --rates: for each variant, the one "
+        "that validation images chose among the runs in this directory")  # fmt: skip
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, default=8)
+    length.add_argument("--minutes", type=float, help="in place of --epochs: the time for each run")
     add("--batch-size", type=int, default=250)
-    add("--margin", type=float, default=0.7, help="see kp.losses.MarginCrossentropy")
+    add("--margins", type=float, nargs="+", help="see kp.losses.MarginCrossentropy; by default "
+        "what suits the variant, like --temperature and --weight-decays")  # fmt: skip
+    add("--temperature", type=float, help="the same")
+    add("--weight-decays", type=float, nargs="+", help="those of Adam, for kernels")
     add("--precision", default="float32", help="a policy of Keras, such as mixed_bfloat16")
     add("--network", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the builder, "
         "with values as in JSON: widths=[64,128,256] depth=3")  # fmt: skip
-    add("--out", default="certified-results", help="directory for everything that is written")
-    add("--verbose", type=int, default=2, choices=(0, 1, 2), help="as in `fit`")
     return parser
 
 
 def plan(options):
     """The runs that were asked for."""
-    for name in ("epochs", "batch_size"):
+    for name in ("epochs", "batch_size", "minutes"):
         value = getattr(options, name)
-        check(name, value, "a positive integer", value > 0)
+        if value is not None:
+            command.check(
+                name, value, f"a positive {'number' if name == 'minutes' else 'integer'}", value > 0
+            )
     for rate in options.rates:
-        check("rates", rate, "positive numbers", rate > 0)
-    for seed in options.seeds:
-        check("seeds", seed, "integers, 0 or more", seed >= 0)
-    if options.full and len(options.rates) > 1:
+        command.check("rates", rate, "positive numbers", rate > 0)
+    command.check_seeds(options.seeds)
+    if options.full and options.tuned is None and len(options.rates) > 1:
         raise ValueError(
             "Rates must be chosen on validation images, which `--full` trains on; choose first, "
             f"without it. Received: --full with {len(options.rates)} rates"
@@ -101,8 +105,11 @@ def plan(options):
             seed=seed,
             network=network_arguments(options.network),
             epochs=options.epochs,
+            minutes=options.minutes,
             batch_size=options.batch_size,
-            margin=options.margin,
+            margin=margin,
+            temperature=given(options.temperature, recipes.VARIANTS[variant].temperature),
+            weight_decay=weight_decay,
             limit=options.limit,
             full=options.full,
             precision=options.precision,
@@ -110,8 +117,28 @@ def plan(options):
         )
         for seed in dict.fromkeys(options.seeds)
         for variant in dict.fromkeys(options.variants)
-        for rate in dict.fromkeys(options.rates)
+        for margin in given(options.margins, [recipes.VARIANTS[variant].margin])
+        for weight_decay in given(options.weight_decays, [recipes.VARIANTS[variant].weight_decay])
+        for rate in rates_of(options, variant)
     ]
+
+
+def rates_of(options, variant):
+    """The learning rates of a variant: those that were given, or the best of other runs."""
+    if options.tuned is None:
+        return list(dict.fromkeys(options.rates))
+    tried = report.by_rate(read_runs(options.tuned).values())
+    if variant not in tried:
+        raise ValueError(
+            f"`--tuned` must be a directory with runs of {variant}; run it there first, at several "
+            f"rates. Received: {options.tuned}, with runs of {', '.join(tried) or 'nothing'}"
+        )
+    return [report.chosen_rate(tried[variant])]
+
+
+def given(value, otherwise):
+    """What the user gave, or else the other."""
+    return otherwise if value is None else value
 
 
 def network_arguments(pairs):
@@ -129,16 +156,28 @@ def network_arguments(pairs):
     return arguments
 
 
-def checkpoint_of(folder, run):
-    return folder / "checkpoints" / f"{run.name}.npz"
+def with_epochs(run, dataset, checkpoint):
+    """The run with the number of epochs that its checkpoint has, or else that its minutes allow."""
+    if run.minutes is None:
+        return run
+    begun = checkpoint_config(checkpoint)
+    if begun:
+        return dataclasses.replace(run, epochs=begun["epochs"])
+    return training.within_budget(run, dataset)
 
 
 def check_new_or_same(folder, run):
     """Refuse to go on with, or to leave out, a run of the same name with other settings."""
     finished = read_runs(folder).get(run.name, {}).get("config")
-    for other in filter(None, (finished, checkpoint_config(checkpoint_of(folder, run)))):
-        if other != run.to_dict():
-            changed = sorted(name for name, value in run.to_dict().items() if other[name] != value)
+    # Where minutes were given, they decide the epochs.
+    ours = {
+        name: value
+        for name, value in run.to_dict().items()
+        if name != "epochs" or run.minutes is None
+    }
+    for other in filter(None, (finished, checkpoint_config(command.checkpoint_of(folder, run)))):
+        changed = sorted(name for name, value in ours.items() if other.get(name) != value)
+        if changed:
             raise ValueError(
                 f"`--out` has a run {run.name} with other settings; choose another directory. "
                 f"Received: {folder}, whose run differs in {', '.join(changed)}"

@@ -1,17 +1,20 @@
 """One run: training that can be killed at any moment, and measuring."""
 
-import os
-import platform
+import dataclasses
 import time
 
 import keras
+import numpy as np
 
 import keras_parseval as kp
 
-from ..paper.training import Checkpoint, versions, write_atomically
-from . import recipes
+from ..experiments import training
+from . import networks, recipes
 
-EPSILONS = tuple(level / 255 for level in (36, 72, 108, 255))
+# How many steps tell the speed of a training, and how many of them are looked at together.
+TIMED_STEPS, WINDOW = 32, 4
+
+QUANTILES = (0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1)
 
 
 def execute(run, dataset, folder, checkpoint, verbose):
@@ -21,62 +24,92 @@ def execute(run, dataset, folder, checkpoint, verbose):
         What there is to say of the run, as plain data.
     """
     model = compile_model(run, dataset)
-    history, seconds = train(run, dataset, model, checkpoint, verbose)
-    started = time.perf_counter()
-    results = measure(dataset, model, history)
-    write_atomically(folder / "models" / f"{run.name}.keras", model.save)
-    return {
-        "name": run.name,
-        "config": run.to_dict(),
-        "results": results,
-        "history": history,
-        "seconds": {"training": seconds, "measuring": time.perf_counter() - started},
-        "versions": versions(),
-        "machine": {"platform": platform.platform(), "cores": os.cpu_count()},
-    }
+    progress = train(run, dataset, model, checkpoint, verbose)
+    model = networks.finished(model)
+    return training.finish(
+        *(run, model, progress, lambda: measure(run, dataset, model, progress.history), folder)
+    )
 
 
 def compile_model(run, dataset):
     """The model of a run, with the initial weights of its seed."""
-    keras.utils.set_random_seed(run.seed)
-    model = recipes.build(run, dataset)
-    model.compile(
+    return training.compile_model(
+        run,
+        lambda: recipes.build(run, dataset),
         recipes.optimizer(run, dataset),
-        kp.losses.MarginCrossentropy(run.margin),
-        metrics=["accuracy"],
+        loss=kp.losses.MarginCrossentropy(run.margin, run.temperature),
         jit_compile=run.backend != "torch",
     )
-    model.optimizer.build(model.trainable_variables)
-    return model
 
 
 def train(run, dataset, model, checkpoint, verbose):
-    """Train from the last finished epoch on.
+    """Train from the last finished epoch on, and return the `Checkpoint`."""
+    return training.fit(
+        *(run, model, dataset, checkpoint, run.epochs, run.batch_size),
+        callbacks=recipes.callbacks(run),
+        verbose=verbose,
+    )
 
-    Returns:
-        The history of all epochs, and the seconds that they took.
+
+def within_budget(run, dataset):
+    """The run with as many epochs as its minutes have room for, at the speed of some steps.
+
+    What else the machine does can only slow steps down, so those of the fastest window count.
     """
-    progress = Checkpoint(checkpoint, run)
-    first_epoch = progress.restore(model)
-    if first_epoch < run.epochs:
-        model.fit(
-            dataset.train_batches(run.batch_size, run.seed, run.epochs, first_epoch),
-            steps_per_epoch=dataset.steps(run.batch_size),
-            shuffle=False,  # The batches are shuffled already, in a way that can be repeated.
-            initial_epoch=first_epoch,
-            epochs=run.epochs,
-            # The checkpoint last, so that it sees what the logger has written into the logs.
-            callbacks=[kp.SpectrumLogger(convolutions="operator"), progress],
-            verbose=verbose,
-        )
-    return progress.history, progress.seconds
+    model, clock = compile_model(run, dataset), Clock()
+    steps = dataset.steps(run.batch_size)
+    batches = dataset.train_batches(run.batch_size, run.seed, -(-TIMED_STEPS // steps))
+    model.fit(
+        batches.take(TIMED_STEPS),
+        steps_per_epoch=TIMED_STEPS,
+        shuffle=False,
+        callbacks=[*recipes.callbacks(run), clock],
+        verbose=0,
+    )
+    epochs = int(60 * run.minutes / (steps * clock.fastest()))
+    return dataclasses.replace(run, epochs=max(1, epochs))
 
 
-def measure(dataset, model, history):
+class Clock(keras.callbacks.Callback):
+    """Notes when each step ends."""
+
+    def on_train_begin(self, logs=None):
+        self.times = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.times.append(time.perf_counter())
+
+    def fastest(self):
+        """Seconds of a step, in the window of steps that was the fastest."""
+        times = np.array(self.times)
+        return float(np.min(times[WINDOW:] - times[:-WINDOW]) / WINDOW)
+
+
+def measure(run, dataset, model, history):
     """Certified accuracies on validation and test images, and how tight the layers are.
 
     Norms are those of training's end. Then the layers are tightened, and the rest is measured.
     """
+    levels = recipes.epsilons(dataset.name)
+    results = tightness(model, history) if recipes.VARIANTS[run.variant].tight else {}
+    parts = {"validation": dataset.validation, "test": dataset.test}
+    for name, part in parts.items():
+        if part is not None:
+            certified = kp.certified_accuracy(
+                model, *part, epsilon=levels, batch_size=500, verbose=0
+            )
+            results[name] = [certified.clean, *certified.accuracies]
+    return results | {
+        "epsilons": levels,
+        "parameters": model.count_params(),
+        "images": len(dataset.train[1]),
+        "spectra": spectra(model),
+        "bound": kp.lipschitz_bound(model).bound,
+    }
+
+
+def tightness(model, history):
+    """How tight the layers of a model are, which are tightened after that."""
     before = kp.lipschitz_bound(model)
     tightened = True
     try:
@@ -85,16 +118,7 @@ def measure(dataset, model, history):
         # Nothing was changed. The certificate counts whatever is left.
         tightened = False
         print(error)
-    parts = {"validation": dataset.validation, "test": dataset.test}
-    certified = {
-        name: kp.certified_accuracy(model, *part, epsilon=EPSILONS, batch_size=500, verbose=0)
-        for name, part in parts.items()
-        if part is not None
-    }
     return {
-        **{name: [each.clean, *each.accuracies] for name, each in certified.items()},
-        "parameters": model.count_params(),
-        "images": len(dataset.train[1]),
         "largest_on_the_way": max(history["spectrum_max"]),
         "smallest_at_the_end": history["spectrum_min"][-1],
         "largest_at_the_end": history["spectrum_max"][-1],
@@ -103,5 +127,12 @@ def measure(dataset, model, history):
         ),
         "bound_at_the_end": before.bound,
         "tightened": tightened,
-        "bound": kp.lipschitz_bound(model).bound,
+    }
+
+
+def spectra(model):
+    """Quantiles of the singular values of each layer, of convolutions as operators."""
+    return {
+        name: np.quantile(values, QUANTILES).tolist()
+        for name, values in kp.singular_values(model, convolutions="operator").items()
     }

@@ -19,13 +19,21 @@ pipelines, and tensorflow-datasets for all data but the digits.
 """
 
 import argparse
-import math
-import tempfile
 from pathlib import Path
 
 import keras
 
-from .. import data
+from ..experiments.command import (
+    add_shared_options,
+    check,
+    check_seeds,
+    checkpoint_of,
+    execute_all,
+    load_data,
+    prepare_folder,
+)
+from ..experiments.records import read_runs
+from ..experiments.training import checkpoint_config
 from . import recipes, report, suspects, training, tuning
 
 
@@ -34,7 +42,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     try:
         runs = plan(options)
-        dataset = data.load(options.dataset, options.data_dir, options.limit, options.full)
+        dataset = load_data(options)
         recipes.build(runs[0], dataset)
         folder = prepare_folder(options.out)
         if not (options.tune or options.suspects):
@@ -49,16 +57,12 @@ def main(arguments=None):
     if options.suspects:
         suspects.try_all(runs, dataset, folder, options.verbose)
         return
-    for number, run in enumerate(runs, start=1):
-        if run.name in report.read_runs(folder):
-            print(f"[{number}/{len(runs)}] {run.name}: finished before")
-            continue
-        print(f"[{number}/{len(runs)}] {run.name}")
-        checkpoint = checkpoint_of(folder, run)
-        record = training.execute(run, dataset, folder, checkpoint, options.verbose)
-        report.add_run(folder, record)
+    for _ in execute_all(
+        runs,
+        folder,
+        lambda run, checkpoint: training.execute(run, dataset, folder, checkpoint, options.verbose),
+    ):
         report.write_table(folder)
-        checkpoint.unlink(missing_ok=True)
     report.write_table(folder)
     report.write_figures(folder, runs[0].group, dataset)
     print(f"\n{(folder / 'table.md').read_text()}\nFigures are in {folder / 'figures'}.")
@@ -70,22 +74,17 @@ def make_parser():
         description="Train and attack the networks of the paper.",
         epilog="Options that are left out follow the paper's recipe for the data set and model.",
     )
+    add_shared_options(parser, out="paper-results")
+    parser.set_defaults(verbose=1)
     add = parser.add_argument
-    add("--dataset", default="digits", choices=list(data.SOURCES))
-    add("--data-dir", help="where tensorflow-datasets has prepared the data; else it downloads")
-    add("--limit", type=int, help="use this many training images, and no more of the others")
-    add("--full", action="store_true", help="train on the validation images too")
     add("--model", help="fc, or wrn-D-W for a wide residual network of depth D and width W")
     add("--variants", nargs="+", help="fc: sgd, sgd-wd, parseval, ...; wrn: vanilla, ...")
     add("--adversarial", choices=("no", "yes", "both"), help="adversarial training")
-    add("--seeds", type=int, nargs="+", default=[0])
-    add("--out", default="paper-results", help="directory for everything that is written")
     add("--attacked", type=int, help="try the attack in many steps on this many images only")
     add("--tune", action="store_true", help="try settings for each variant on validation images")
     add("--tuned", type=Path, help="use the best settings for each variant in this `tuning.jsonl`")
     add("--suspects", action="store_true", help="try what the results may hang on, the same way")
     add("--rate-scale", type=float, default=1.0, help="multiplies rates that --tuned has found")
-    add("--verbose", type=int, default=1, choices=(0, 1, 2), help="as in `fit`")
     add = parser.add_argument_group("training").add_argument
     add("--epochs", type=int)
     add("--batch-size", type=int)
@@ -180,37 +179,13 @@ def check_numbers(schedule, seeds):
     for name in ("learning_rate", "drop_factor"):
         check(name, schedule[name], "a positive number", schedule[name] > 0)
     check("momentum", schedule["momentum"], "in [0, 1)", 0 <= schedule["momentum"] < 1)
-    for seed in seeds:
-        check("seeds", seed, "integers, 0 or more", seed >= 0)
-
-
-def check(name, value, rule, holds):
-    if not (math.isfinite(value) and holds):
-        raise ValueError(f"`{name}` must be {rule}. Received: {name}={value!r}")
-
-
-def prepare_folder(out):
-    """The directory for the results, of which it is certain that it can be written to."""
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(
-            "`--out` must be a directory that can be written to, or made; choose another. "
-            f"Received: {out!r} ({error})"
-        ) from error
-    return folder
-
-
-def checkpoint_of(folder, run):
-    return folder / "checkpoints" / f"{run.name}.npz"
+    check_seeds(seeds)
 
 
 def check_folder(folder, runs):
     """Refuse to mix runs of different settings in one table."""
-    finished = [record["config"] for record in report.read_runs(folder).values()]
-    begun = [training.checkpoint_config(checkpoint_of(folder, run)) for run in runs]
+    finished = [record["config"] for record in read_runs(folder).values()]
+    begun = [checkpoint_config(checkpoint_of(folder, run)) for run in runs]
     for run in runs:
         for other in filter(None, finished + begun):
             same_run = recipes.Run(**other).name == run.name

@@ -1,31 +1,16 @@
 """What the runs of the paper's experiments add up to: the record, the table, the figures."""
 
-import json
-
 import keras
 import matplotlib.pyplot as plt
 import numpy as np
 
 import keras_parseval as kp
 
+from ..experiments.records import markdown, read_runs, write_atomically
 from .recipes import PAPER_ACCURACIES, PAPER_DIMENSIONS, Run, variants_of
-from .training import CERTIFIED_EPSILONS, hidden, write_atomically
+from .training import CERTIFIED_EPSILONS, hidden
 
 GRID_LEVEL = 24.7  # the weakest attack of the paper's figure
-
-
-def read_runs(folder):
-    """The finished runs, by name."""
-    path = folder / "runs.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {record["name"]: record for record in map(json.loads, lines)}
-
-
-def add_run(folder, record):
-    """Add a line to the record, which is never seen half-written."""
-    records = [*read_runs(folder).values(), record]
-    text = "".join(json.dumps(each) + "\n" for each in records)
-    write_atomically(folder / "runs.jsonl", lambda path: path.write_text(text))
 
 
 def grouped(folder):
@@ -158,11 +143,6 @@ def _dimensions(variants):
 def percent(values):
     text = f"{100 * np.mean(values):.2f}"
     return text if len(values) == 1 else f"{text} ± {100 * np.std(values, ddof=1):.2f}"
-
-
-def markdown(heading, rows):
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def robust_accuracy(records, attack):

@@ -9,12 +9,14 @@ trains, which has the models.
 """
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
-from . import report, tuning
+from ..experiments import pages
+from ..experiments.records import read
+from . import report
 from .recipes import PAPER_ACCURACIES, Run
 from .report import percent
 from .trial_report import (
@@ -32,7 +34,6 @@ from .trial_report import (
 FOLDER = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, FIGURES = DOCS / "results.md", DOCS / "figures" / "results"
-FIELD = re.compile(r"\{\{(.*?)\}\}")
 
 
 def main():
@@ -43,16 +44,7 @@ def main():
         if group in results.groups:
             report.draw_records(results.groups[group], draw)
         draw_trials(results.tried(group), draw)
-    for path in FIGURES.glob("*.png"):
-        if path.name not in PAGE.read_text():
-            path.unlink()
-            continue
-        image = Image.open(path)
-        if image.mode != "P":
-            # So many colours are enough for a chart, and take a third of the space. This way to
-            # choose them keeps those of thin lines apart.
-            few = image.convert("RGB").quantize(64, Image.Quantize.MAXCOVERAGE)
-            few.save(path, optimize=True)
+    pages.keep_shown(FIGURES, PAGE)
     print(f"Wrote {PAGE}")
 
 
@@ -65,20 +57,12 @@ class Results:
 
     def __init__(self, folder):
         self.groups = report.grouped(folder)
-        self.trials = tuning.read(folder / "tuning.jsonl")
-        self.suspects_tried = tuning.read(folder / "suspects.jsonl")
+        self.trials = read(folder / "tuning.jsonl")
+        self.suspects_tried = read(folder / "suspects.jsonl")
 
     def render(self, text):
         """The text with every field replaced."""
-        return FIELD.sub(self._field, text)
-
-    def _field(self, match):
-        name, *arguments = match.group(1).split()
-        if name not in FUNCTIONS:
-            raise ValueError(
-                f"A field must begin with one of {', '.join(FUNCTIONS)}. Received: {match.group()}"
-            )
-        return str(FUNCTIONS[name](self, *arguments))
+        return pages.render(text, {name: partial(each, self) for name, each in FUNCTIONS.items()})
 
     def records(self, group, label):
         """The runs of a variant, one for each seed."""

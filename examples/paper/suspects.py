@@ -13,6 +13,7 @@ import keras
 
 import keras_parseval as kp
 
+from ..experiments.records import append, read
 from . import tuning
 from .training import covariance_dimension, singular_values
 
@@ -137,7 +138,7 @@ def try_all(runs, dataset, folder, verbose):
     path = folder / "suspects.jsonl"
     for run in runs:
         for name, suspect in suspects_of(run).items():
-            known = [(each["suspect"], each["name"]) for each in tuning.read(path)]
+            known = [(each["suspect"], each["name"]) for each in read(path)]
             if (name, run.name) in known:
                 continue
             varied = suspect.applied_to(run)
@@ -148,5 +149,5 @@ def try_all(runs, dataset, folder, verbose):
                 record["singular_values"] = singular_values(model)
                 if run.model == "fc":
                     record["covariance_dimension"] = covariance_dimension(dataset, model)
-            tuning.append(path, {"suspect": name, **record})
+            append(path, {"suspect": name, **record})
             print(f"{run.name}, {name}: {record['score']:.4f}")

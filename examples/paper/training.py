@@ -1,16 +1,13 @@
 """One run of the paper's experiments: training that can be killed at any moment, and measuring."""
 
 import dataclasses
-import json
-import os
-import platform
-import time
 
 import keras
 import numpy as np
 
 import keras_parseval as kp
 
+from ..experiments import training
 from . import recipes
 
 PAPER_LEVELS = (50, 45, 40, 33)
@@ -25,135 +22,36 @@ def execute(run, dataset, folder, checkpoint, verbose):
         What there is to say of the run, as plain data.
     """
     model = compile_model(run, dataset)
-    history, seconds = train(run, dataset, model, checkpoint, verbose)
-    started = time.perf_counter()
-    results = measure(run, dataset, model, verbose)
-    write_atomically(folder / "models" / f"{run.name}.keras", model.save)
-    return {
-        "name": run.name,
-        "config": run.to_dict(),
-        "results": results,
-        "history": history,
-        "seconds": {"training": seconds, "measuring": time.perf_counter() - started},
-        "versions": versions(),
-        "machine": {"platform": platform.platform(), "cores": os.cpu_count()},
-    }
+    progress = train(run, dataset, model, checkpoint, verbose)
+    return training.finish(
+        run, model, progress, lambda: measure(run, dataset, model, verbose), folder
+    )
 
 
 def compile_model(run, dataset):
     """The model of a run, with the initial weights of its seed."""
-    keras.utils.set_random_seed(run.seed)
-    model = recipes.build(run, dataset)
-    model.compile(
+    return training.compile_model(
+        run,
+        lambda: recipes.build(run, dataset),
         recipes.optimizer(run),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    model.optimizer.build(model.trainable_variables)
-    return model
 
 
 def train(run, dataset, model, checkpoint, verbose):
-    """Train from the last finished epoch on.
-
-    Returns:
-        The history of all epochs, and the seconds that they took.
-    """
-    progress = Checkpoint(checkpoint, run)
-    first_epoch = progress.restore(model)
+    """Train from the last finished epoch on, and return the `Checkpoint`."""
     epochs, batch_size = run.training["epochs"], run.training["batch_size"]
-    if first_epoch < epochs:
-        schedule = keras.callbacks.LearningRateScheduler(
-            lambda epoch, _: recipes.learning_rate(run, epoch)
-        )
-        attack = kp.AdversarialTraining(kp.FGSM(bounds=(0, 1)), seed=run.seed)
-        model.fit(
-            dataset.train_batches(batch_size, run.seed, epochs, first_epoch),
-            steps_per_epoch=dataset.steps(batch_size),
-            shuffle=False,  # The batches are shuffled already, in a way that can be repeated.
-            validation_data=dataset.validation,
-            validation_batch_size=batch_size,
-            initial_epoch=first_epoch,
-            epochs=epochs,
-            # Last, so that it sees what the others have written into the logs.
-            callbacks=[schedule, *([attack] if run.adversarial else []), progress],
-            verbose=verbose,
-        )
-    return progress.history, progress.seconds
-
-
-class Checkpoint(keras.callbacks.Callback):
-    """Keeps all that the rest of a training depends on, after each epoch.
-
-    Weights, batch statistics, the states of dropout, and the optimizer's; the history for the
-    record. Data, adversarial magnitudes and the backend's own random numbers follow from seed,
-    epoch and step, and need no state.
-
-    Args:
-        path: Where to keep it.
-        run: The run, to tell its checkpoint from others.
-    """
-
-    def __init__(self, path, run):
-        super().__init__()
-        self.path, self.run = path, run
-        self.history, self.seconds = {}, 0.0
-
-    def restore(self, model):
-        """Put the model where it was, and return the epoch to go on with."""
-        if not self.path.exists():
-            return 0
-        with np.load(self.path) as saved:
-            notes = json.loads(str(saved["notes"]))
-            for index, variable in enumerate(_state(model)):
-                variable.assign(saved[f"variable{index}"])
-        self.history, self.seconds = notes["history"], notes["seconds"]
-        return notes["epoch"]
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._started = epoch, time.perf_counter()
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if batch == 0:
-            # On PyTorch, dropout draws from a generator that is not part of the model, and so does
-            # each fit, once, before its first batch.
-            (seed,) = np.random.SeedSequence((self.run.seed, self._epoch)).generate_state(1)
-            keras.utils.set_random_seed(int(seed))
-
-    def on_epoch_end(self, epoch, logs=None):
-        for key, value in (logs or {}).items():
-            self.history.setdefault(key, []).append(float(value))
-        self.seconds += time.perf_counter() - self._started
-        notes = {"config": self.run.to_dict(), "epoch": epoch + 1}
-        notes |= {"history": self.history, "seconds": self.seconds}
-        state = {
-            f"variable{index}": keras.ops.convert_to_numpy(variable)
-            for index, variable in enumerate(_state(self.model))
-        }
-        write_atomically(self.path, lambda path: np.savez(path, notes=json.dumps(notes), **state))
-
-
-def checkpoint_config(path):
-    """The configuration of the run that left a checkpoint, or `None` if there is none."""
-    if not path.exists():
-        return None
-    with np.load(path) as saved:
-        return json.loads(str(saved["notes"]))["config"]
-
-
-def _state(model):
-    return [*model.variables, *model.optimizer.variables]
-
-
-def write_atomically(path, write):
-    """Let `write` make a file, which appears under its name only when it is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The ending stays, because Keras and NumPy go by it.
-    unfinished = path.with_name(f"unfinished-{path.name}")
-    write(unfinished)
-    with open(unfinished, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    schedule = keras.callbacks.LearningRateScheduler(
+        lambda epoch, _: recipes.learning_rate(run, epoch)
+    )
+    attack = kp.AdversarialTraining(kp.FGSM(bounds=(0, 1)), seed=run.seed)
+    return training.fit(
+        *(run, model, dataset, checkpoint, epochs, batch_size),
+        callbacks=[schedule, *([attack] if run.adversarial else [])],
+        validation_data=dataset.validation,
+        validation_batch_size=batch_size,
+        verbose=verbose,
+    )
 
 
 def measure(run, dataset, model, verbose):
@@ -217,14 +115,3 @@ def covariance_dimension(dataset, model):
         model, *dataset.train_pixels(), layers=layers, verbose=0
     )
     return dataclasses.asdict(result)
-
-
-def versions():
-    backend = keras.backend.backend()
-    return {
-        "python": platform.python_version(),
-        "keras_parseval": kp.__version__,
-        "keras": keras.__version__,
-        "numpy": np.__version__,
-        backend: __import__(backend).__version__,
-    }

@@ -2,9 +2,10 @@
 
 import matplotlib.pyplot as plt
 
+from ..experiments.records import markdown
 from . import tuning
 from .recipes import Run
-from .report import covariance_dimension, markdown
+from .report import covariance_dimension
 
 SETTINGS = {
     "learning_rate": "Rate",

@@ -7,12 +7,12 @@ scores 0.
 """
 
 import dataclasses
-import json
 
 import numpy as np
 
 import keras_parseval as kp
 
+from ..experiments.records import append, read
 from . import training
 from .recipes import Run
 
@@ -136,10 +136,10 @@ def try_out(
     checkpoint.unlink(missing_ok=True)
     model = training.compile_model(run, dataset)
     change(model)
-    history, seconds = training.train(run, dataset, model, checkpoint, verbose)
+    progress = training.train(run, dataset, model, checkpoint, verbose)
     checkpoint.unlink()
-    record = {"name": run.name, "config": run.to_dict(), "seconds": seconds}
-    if not np.isfinite(history["loss"][-1]):
+    record = {"name": run.name, "config": run.to_dict(), "seconds": sum(progress.seconds)}
+    if not np.isfinite(progress.history["loss"][-1]):
         return {**record, "score": 0.0, "validation": None}, model
     finish(model, dataset)
     x, y = (array[: run.attacked] for array in dataset.validation)
@@ -147,18 +147,6 @@ def try_out(
     result = kp.robust_accuracy(model, x, y, snr=LEVELS, attack=attack, verbose=0)
     score = (result.clean + result.accuracies[0]) / 2
     return {**record, "score": score, "validation": training.as_record(result)}, model
-
-
-def read(path):
-    """The lines of a record of trials."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines]
-
-
-def append(path, record):
-    """Add a line, so that the file is never seen half-written."""
-    text = "".join(json.dumps(each) + "\n" for each in [*read(path), record])
-    training.write_atomically(path, lambda unfinished: unfinished.write_text(text))
 
 
 def best(path, run):
