@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import keras
@@ -43,6 +43,10 @@ def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple
     elif _BACKEND == "jax":
         import jax
 
+        if jax.default_backend() == "cpu":
+            from keras_parseval._backend_jax import with_fast_gradient
+
+            objective = with_fast_gradient(objective)
         gradient, other = jax.grad(objective, has_aux=True)(x)
     elif _BACKEND == "torch":
         import torch
@@ -62,6 +66,33 @@ def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple
     if gradient is None:
         raise NoGradientError
     return gradient, other
+
+
+def mean(x: Any, axes: Sequence[int]) -> Any:
+    """The mean along axes, in float32 or better."""
+    if _BACKEND == "torch":
+        from keras_parseval import _backend_torch
+
+        return _backend_torch.mean(x, axes)
+    return ops.mean(ops.cast(x, keras.backend.result_type(x.dtype, "float32")), axes)
+
+
+def subtract(x: Any, shift: Any) -> Any:
+    """`x - shift` in the dtype of `x`, with a `shift` that may be more precise."""
+    if _BACKEND == "torch":
+        from keras_parseval import _backend_torch
+
+        return _backend_torch.subtract(x, shift)
+    return ops.cast(ops.cast(x, shift.dtype) - shift, x.dtype)
+
+
+def sort_pair(first: Any, second: Any) -> tuple[Any, Any]:
+    """The larger and the smaller of two tensors, number by number."""
+    if _BACKEND == "torch":
+        from keras_parseval import _backend_torch
+
+        return _backend_torch.sort_pair(first, second)
+    return ops.maximum(first, second), ops.minimum(first, second)
 
 
 class NoGradientError(ValueError):

@@ -5,6 +5,7 @@ from conftest import JIT_COMPILE, to_numpy
 from keras import ops
 
 import keras_parseval as kp
+from keras_parseval._backend import input_gradient
 
 
 def arrays(rng, count, shape=(4, 6)):
@@ -143,6 +144,17 @@ def test_maxmin_keeps_norms_and_distances_do_not_grow(rng):
     np.testing.assert_allclose(*(np.linalg.norm(x, axis=-1) for x in (images[0], first)), rtol=1e-6)
     before, after = (np.linalg.norm(x - y, axis=-1) for x, y in ((first, second), images))
     assert (after <= before + 1e-5).all()
+
+
+def test_maxmin_sends_gradients_back_to_where_its_outputs_came_from(rng):
+    inputs, directions = arrays(rng, 2, (50, 8))
+    gradient, _ = input_gradient(
+        lambda x: (ops.sum(ops.multiply(kp.MaxMin()(x), directions)), ()),
+        ops.convert_to_tensor(inputs),
+    )
+    order = np.argsort(inputs.reshape(50, 4, 2), axis=-1)[..., ::-1]
+    expected = np.take_along_axis(directions.reshape(50, 4, 2), np.argsort(order, axis=-1), axis=-1)
+    np.testing.assert_array_equal(to_numpy(gradient), expected.reshape(50, 8))
 
 
 def test_maxmin_with_unknown_sizes():

@@ -5,7 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_parseval._backend import SYNCHRONIZES_REPLICAS
+from keras_parseval._backend import SYNCHRONIZES_REPLICAS, mean, subtract
+from keras_parseval._precision import float32_or_better
 from keras_parseval._validation import check_flag, check_integer, check_number
 
 
@@ -122,22 +123,23 @@ class BatchCentering(keras.layers.Layer):
                 f"Received: mask.shape={mask.shape}, inputs.shape={inputs.shape}"
             )
         # Means of many numbers in half precision would not be numbers.
-        inputs = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-        shift = ops.cast(self.moving_mean, inputs.dtype)
+        precision = keras.backend.result_type(inputs.dtype, "float32")
+        shift = ops.cast(self.moving_mean, precision)
         if training and self.trainable:
-            mean = self._mean(inputs, mask)
-            self.moving_mean.assign(shift * self.momentum + mean * (1.0 - self.momentum))
-            shift = mean
+            latest = self._mean(inputs, mask)
+            self.moving_mean.assign(shift * self.momentum + latest * (1.0 - self.momentum))
+            shift = latest
         if self.center:
-            shift = shift - ops.cast(self.beta, inputs.dtype)
+            shift = shift - ops.cast(self.beta, precision)
         shape = [1] * len(inputs.shape)
         shape[self.axis] = -1
-        return ops.cast(inputs - ops.reshape(shift, shape), self.compute_dtype)
+        return ops.cast(subtract(inputs, ops.reshape(shift, shape)), self.compute_dtype)
 
     def _mean(self, inputs: Any, mask: Any) -> Any:
         """The mean of each channel, of what is not masked."""
         if mask is None:
             return self._average(inputs)
+        inputs = float32_or_better(inputs)
         counts = ops.cast(ops.expand_dims(mask, -1), inputs.dtype)
         counts = ops.broadcast_to(counts, ops.shape(inputs))
         # What is masked may be anything, NaN included.
@@ -147,8 +149,8 @@ class BatchCentering(keras.layers.Layer):
     def _average(self, x: Any) -> Any:
         axes = [axis for axis in range(len(x.shape)) if axis != self.axis % len(x.shape)]
         if self.synchronized:
-            return ops.moments(x, axes, synchronized=True)[0]
-        return ops.mean(x, axes)
+            return ops.moments(float32_or_better(x), axes, synchronized=True)[0]
+        return mean(x, axes)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape

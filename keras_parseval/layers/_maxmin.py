@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_parseval._backend import sort_pair
 from keras_parseval._validation import check_integer
 
 
@@ -57,8 +58,7 @@ class MaxMin(keras.layers.Layer):
         axis = self.axis % len(inputs.shape)
         every = (slice(None),) * axis
         first, second = inputs[(*every, slice(0, None, 2))], inputs[(*every, slice(1, None, 2))]
-        pairs = ops.stack([ops.maximum(first, second), ops.minimum(first, second)], axis=axis + 1)
-        return ops.reshape(pairs, ops.shape(inputs))
+        return ops.reshape(ops.stack(sort_pair(first, second), axis=axis + 1), ops.shape(inputs))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
