@@ -1,10 +1,18 @@
-"""Turns names such as `kp.FGSM` in the text into links to the API reference."""
+"""Turns names such as `kp.FGSM` in the text into links to the API reference.
+
+And makes the pages of reports, from their data.
+"""
 
 import ast
+import os
 import re
+import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "keras_parseval"
+from mkdocs.structure.files import File
+
+DOCS = Path(__file__).parent
+PACKAGE = DOCS.parent / "keras_parseval"
 # Blocks of code, headings, and what is a link already.
 LEFT_ALONE = re.compile(
     r"(<pre\b.*?</pre>|<h\d\b.*?</h\d>|<a\b.*?</a>|<autoref\b.*?</autoref>)",
@@ -33,6 +41,19 @@ def exported_names(path):
         ):
             return ast.literal_eval(node.value)
     return []
+
+
+def on_files(files, config):
+    """Puts the page of each report beside its data."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")  # any will do
+    sys.path.insert(0, str(PACKAGE.parent))
+    from keras_parseval.reports import RobustnessReport
+
+    for data in sorted(DOCS.glob("reports/*.json")):
+        page = RobustnessReport.load(data).to_html()
+        name = str(data.relative_to(DOCS).with_suffix(".html"))
+        files.append(File.generated(config, name, content=page))
+    return files
 
 
 def on_page_content(html, page, config, files):

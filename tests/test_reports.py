@@ -124,13 +124,21 @@ def page(folder):
 
 def test_the_json_has_the_numbers_of_the_functions(folder, model, data):
     found = json.loads((folder / "report.json").read_text())
-    attacked = kp.robust_accuracy(model, *data, epsilon=EPSILONS, attack=ATTACK, verbose=0)
+    radii = kp.certified_radius(model, *data, verbose=0)
+    attacked = kp.robust_accuracy(
+        *(model, *data),
+        epsilon=EPSILONS,
+        attack=ATTACK,
+        radii=radii,
+        attack_certified=False,
+        verbose=0,
+    )
     certified = kp.certified_accuracy(model, *data, epsilon=EPSILONS, verbose=0)
     assert found["version"] == 1 and found["norm"] == 2
     assert found["attacked"]["clean"] == attacked.clean == 0.9
     assert found["attacked"]["accuracies"] == list(attacked.accuracies)
     assert found["certified"]["accuracies"] == list(certified.accuracies)
-    assert found["radii"] == kp.certified_radius(model, *data, verbose=0).tolist()
+    assert found["radii"] == radii.tolist()
     bound = kp.lipschitz_bound(model)
     assert found["lipschitz"]["bound"] == bound.bound
     assert 0 < found["lipschitz"]["slope"] <= bound.bound
@@ -174,6 +182,14 @@ def test_a_report_is_read_back(folder, report):
     assert kp.RobustnessReport.load(other.with_suffix(".json")) == report
     assert isinstance(report.attacked, kp.analysis.RobustAccuracy)
     assert not list(folder.glob("*.partial")) and not list(folder.glob("*.new"))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", ["plain", "parseval"])
+def test_the_published_data_is_of_this_version(name):
+    published = kp.RobustnessReport.load(Path(__file__).parents[1] / f"docs/reports/{name}.json")
+    page = Page(published.to_html())
+    assert published.model == name and published.facts["Versions"] in page.text
 
 
 def test_numbers_without_end_survive(report, tmp_path):
@@ -267,6 +283,63 @@ def test_the_examples_that_fell_are_what_they_seem(report, model, data):
 
 def read_png(uri):
     return matplotlib.image.imread(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
+
+
+LEVELS = (1.0, 0.05, 0.5)  # in no order
+# Without chance, which would go other ways for other examples beside it.
+ITERATED = kp.attacks.IteratedFGSM(norm=2, steps=5, bounds=(0, 1))
+
+
+def test_certified_examples_fall_neither_where_they_are_spared_nor_where_they_are_attacked(
+    model, data
+):
+    radii = kp.certified_radius(model, *data, verbose=0)
+    options = {"epsilon": LEVELS, "radii": radii, "batch_size": 3, "verbose": 0}
+    everyone = kp.robust_accuracy(model, *data, attack=kp.attacks.Ensemble([ITERATED]), **options)
+    options |= {"attack": ITERATED, "attack_certified": False}
+    spared = kp.robust_accuracy(model, *data, **options)
+    assert spared.accuracies == everyone.accuracies and spared.clean == everyone.clean
+    np.testing.assert_array_equal(spared.details.decisions, everyone.details.decisions)
+    # Some are certified, some are broken, or this would say little.
+    assert (radii > 0.05).any() and (spared.details.broken_by >= 0).any()
+
+
+def test_only_what_is_certified_at_a_size_is_spared_there(model, data):
+    options = {"epsilon": LEVELS, "attack": ITERATED, "batch_size": 3, "verbose": 0}
+    known = kp.robust_accuracy(model, *data, **options).details.broken_by >= 0
+    # One that falls at 0.5, and so at 1, is said to be certain up to sizes of all kinds.
+    example = int(np.flatnonzero(known[2] & ~known[1])[-1])
+    for radius, falls in ((0.0, (1.0, 0.5)), (0.5, (1.0, 0.5)), (0.6, (1.0,)), (1.1, ())):
+        radii = np.where(np.arange(len(data[1])) == example, radius, 0.0)
+        result = kp.robust_accuracy(
+            model, *data, radii=radii, attack_certified=False, **options
+        ).details
+        broken = result.broken_by >= 0
+        assert [level for level, fell in zip(LEVELS, broken[:, example]) if fell] == list(falls)
+        others = np.delete(broken, example, axis=1)
+        np.testing.assert_array_equal(others, np.delete(known, example, axis=1))
+    with pytest.raises(RuntimeError, match="must not be broken within its certified radius"):
+        kp.robust_accuracy(model, *data, radii=radii, **options)
+    for wrong in (radii[:-1], np.append(radii, 0.0), radii[:, None], 0.1):
+        with pytest.raises((ValueError, RuntimeError), match="`radii` must be what"):
+            kp.robust_accuracy(model, *data, radii=wrong, attack_certified=False, **options)
+
+
+def test_a_report_attacks_certified_examples_where_it_is_asked_to(model, data, report, monkeypatch):
+    counts = [round(60 * share) for share in report.certified.accuracies]
+    assert report.facts["Not attacked"].startswith(
+        f"{counts[0]}, {counts[1]}, {counts[2]} examples at these sizes: they are certified"
+    )
+    options = {"epsilon": EPSILONS, "attack": ITERATED, "attack_certified": True, "verbose": 0}
+    result = kp.report(model, *data, **options)
+    assert "Not attacked" not in result.facts and "attack_certified=True" in result.command
+    certify = kp.reports._report.certify
+    monkeypatch.setattr(
+        "keras_parseval.reports._report.certify",
+        lambda *given, **named: (certify(*given, **named)[0], np.full(60, 9.0)),
+    )
+    with pytest.raises(RuntimeError, match="a bound is wrong"):
+        kp.report(model, *data, **options)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 1), (4, 2, 3)])
@@ -421,7 +494,8 @@ def test_what_has_no_certificate_says_why():
     result = kp.report(model, x, y, attack=kp.attacks.PGD(norm=2, steps=3), verbose=0)
     assert result.certified is None and result.radii == () and result.lipschitz is None
     page = Page(result.to_html())
-    assert page.text.count(" ".join(str(refusal.value).split())) == 2
+    assert page.text.count(" ".join(str(refusal.value).split())) == 1
+    assert {"href": "#lipschitz"} in page.named("a")
     assert "there is no proof" in result.verdict[0]
     assert any("only 20 examples" in sentence for sentence in result.warnings)
     assert page.named("img") == []

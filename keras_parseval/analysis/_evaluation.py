@@ -32,6 +32,8 @@ class Evaluation:
         measure: `"epsilon"` or `"snr"`.
         levels: The levels, as they were given.
         keep_inputs: How many crafted inputs to keep.
+        safe_radii: Examples are not attacked by less than this, one number for each; `None` to
+            attack all.
 
     Attributes:
         moved: Whether any example was moved at all.
@@ -39,10 +41,17 @@ class Evaluation:
     """
 
     def __init__(
-        self, model: Any, attack: Attack, measure: str, levels: list[float], keep_inputs: int
+        self,
+        model: Any,
+        attack: Attack,
+        measure: str,
+        levels: list[float],
+        keep_inputs: int,
+        safe_radii: np.ndarray | None = None,
     ):
         self.model, self.attack = model, attack
         self.measure, self.levels, self.keep_inputs = measure, levels, keep_inputs
+        self.safe_radii = safe_radii
         self.moved, self.features = False, 0
         # Known once the first batch has been looked at.
         self._size = self._classes = self._passes = 0
@@ -61,7 +70,8 @@ class Evaluation:
             digest = "" if backup is None else digest_of((inputs, labels))
             known = saved.part(len(parts), digest)
             batches, passes = -(-len(labels) // self._size), 0
-            for found in self._rounds(inputs, labels, known):
+            radii = self._safe_radii(sum(part.count for part in parts), len(labels))
+            for found in self._rounds(inputs, labels, radii, known):
                 saved.save(len(parts), digest, found)
                 right = np.concatenate([part.right for part in [*parts, found]], axis=1)
                 lowest = float(right.mean(axis=1).min())
@@ -94,7 +104,7 @@ class Evaluation:
         self._classes = self._count_classes(inputs)
         rounds = sum(each.rounds(self._classes) for each in self.attack.members())
         several = rounds > 1 and self.attack.labels != "least_likely"
-        self._is_search = self.attack.searches or several
+        self._is_search = self.attack.searches or several or self.safe_radii is not None
         self._passes = rounds * len(self.levels) if self._is_search else 1
         if self._is_search and self.attack.mask is not None:
             _check_mask(self.attack.mask, x)
@@ -115,9 +125,20 @@ class Evaluation:
             return Backup(None, "")
         others = {"levels": [self.measure, *self.levels], "batch_size": batch_size}
         others["keep_inputs"] = self.keep_inputs
+        if self.safe_radii is not None:
+            others["safe_radii"] = digest_of(self.safe_radii)
         return Backup(path, describe_settings(self.model, self.attack, **others))
 
-    def _rounds(self, inputs: Any, labels: Any, found: Findings | None) -> Iterator[Findings]:
+    def _safe_radii(self, start: int, count: int) -> np.ndarray | None:
+        """Those of one part of the data; 0 where there are too few, which is told in the end."""
+        if self.safe_radii is None:
+            return None
+        radii = self.safe_radii[start : start + count]
+        return np.pad(radii, (0, count - len(radii)))
+
+    def _rounds(
+        self, inputs: Any, labels: Any, radii: np.ndarray | None, found: Findings | None
+    ) -> Iterator[Findings]:
         """What is known after each round, from what was known already."""
         if found is not None and found.passes == self._passes:
             self.moved = True
@@ -125,7 +146,7 @@ class Evaluation:
         elif not self._is_search:
             yield self._together(inputs, labels)
         else:
-            options = (self.measure, self.levels, self._size, self.keep_inputs)
+            options = (self.measure, self.levels, self._size, self.keep_inputs, radii)
             search = Search(self.model, self.attack, *options)
             found = search.begin(inputs, labels) if found is None else found
             self.moved = True

@@ -34,6 +34,7 @@ class Findings:
         failed: The numbers of attacks that found no gradient to follow.
         carried: Where an attack that goes on stands with each example.
         passes: How many passes over the examples are done.
+        outputs: What the model says of the clean examples.
     """
 
     labels: np.ndarray
@@ -48,6 +49,7 @@ class Findings:
     failed: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, "int32"))
     carried: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, "float32"))
     passes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), "int32"))
+    outputs: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, "float32"))
 
     @property
     def count(self) -> int:

@@ -31,7 +31,8 @@ class Problem:
         seed: Seed of all that is random. By default the attack's own.
         round: The number of this round, from 0, of an attack that has several.
         previous: The worst perturbation of the rounds before this one, or `None` in the first.
-        known: The outputs of the clean batch and the labels, where they are known already.
+        clean_outputs: What the model says of the clean batch, where that is known already.
+        labels: The labels, where they are known already.
 
     Attributes:
         x: The tensor to perturb.
@@ -51,7 +52,8 @@ class Problem:
         seed: Seed | None = None,
         round: Any = 0,
         previous: Any = None,
-        known: tuple[Any, Any] = (None, None),
+        clean_outputs: Any = None,
+        labels: Any = None,
     ):
         self.attack, self.classifier = attack, classifier
         self.inputs, self.y = inputs, y
@@ -62,7 +64,7 @@ class Problem:
         self.round, self.previous = round, previous
         self.seed = self._first_seed.restart(round)
         self._geometry = GEOMETRIES[attack.norm]
-        self._clean_outputs, self._labels = known
+        self._clean_outputs, self._labels = clean_outputs, labels
         if attack.bounds is not None:
             # A feature that is out of bounds from the start goes no further out.
             low, high = attack.bounds
@@ -135,7 +137,7 @@ class Problem:
         if attack is None:
             attack, options["seed"] = self.attack, self._first_seed
         # Known already, and not to be asked for inside a loop.
-        options["known"] = self.clean_outputs, self.labels
+        options |= {"clean_outputs": self.clean_outputs, "labels": self.labels}
         return Problem(attack, self.classifier, self.inputs, self.y, **options)
 
     def outputs(self, delta: Any) -> Any:

@@ -29,6 +29,8 @@ class Search:
         levels: The levels, as they were given.
         size: Number of examples at a time.
         keep_inputs: How many crafted inputs to keep, of the examples that fall first.
+        safe_radii: Examples are not attacked by less than this, one number for each; `None` to
+            attack all.
     """
 
     def __init__(
@@ -39,9 +41,11 @@ class Search:
         levels: list[float],
         size: int,
         keep_inputs: int = 0,
+        safe_radii: np.ndarray | None = None,
     ):
         self.model, self.attack, self.size = model, attack, size
         self.measure, self.levels, self.keep_inputs = measure, levels, keep_inputs
+        self.safe_radii = safe_radii
         # From the smallest perturbation to the largest.
         self.order = np.argsort(levels if measure == "epsilon" else [-each for each in levels])
 
@@ -58,7 +62,7 @@ class Search:
         """What the model says of clean examples."""
         count, levels = len(self.attack.select(inputs)), len(self.levels)
         batches = [self._look(inputs, y, part) for part in self._packs(np.arange(count))]
-        labels, decisions, right, flat = (np.concatenate(each) for each in zip(*batches))
+        outputs, labels, decisions, right, flat = map(np.concatenate, zip(*batches))
         epsilons = level_epsilons(
             ops.convert_to_numpy(self.attack.select(inputs)),
             *(self.measure, self.levels, self.attack.norm, self.attack.mask),
@@ -74,6 +78,7 @@ class Search:
             flat=flat,
             kept=np.zeros(0, "int64"),
             inputs=ops.convert_to_numpy(self.attack.select(inputs))[:0],
+            outputs=outputs,
         )
 
     def run(self, inputs: Any, y: Any, found: Findings, classes: int) -> Iterator[Findings]:
@@ -93,7 +98,10 @@ class Search:
         self, inputs: Any, y: Any, found: Findings, level: int, number: int, round: int
     ) -> None:
         attack = self.attack.members()[number]
-        alive = (found.right[level + 1] > 0) & (found.epsilons[level] > 0)
+        sizes = found.epsilons[level]
+        alive = (found.right[level + 1] > 0) & (sizes > 0)
+        if self.safe_radii is not None:
+            alive &= sizes >= self.safe_radii
         for part in self._packs(np.flatnonzero(alive)):
             try:
                 attempt = self._attempt(attack, inputs, y, found, level, round, part)
@@ -118,42 +126,39 @@ class Search:
         return padded(rows, self.size) if COMPILES else rows
 
     def _look(self, inputs: Any, y: Any, part: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Outputs, labels, decisions, whether right, and whether the gradient is zero."""
+        tensors: dict[str, Any] = {**self._tensors(inputs, y, part), "epsilon": np.float32(0.0)}
+        if self.attack.mask is not None:
+            tensors["mask"] = self.attack.mask
+        try:
+            follows = any(each.uses_gradient for each in self.attack.members())
+            known = self._look_at_clean(tensors, follows)
+        except NoGradientError:
+            known = self._look_at_clean(tensors, False)
+            known[-1] = ~known[-1]
+        if np.isnan(known[0]).any():
+            raise not_a_number(self.model)
+        return tuple(each[: len(part)] for each in known)
+
+    def _look_at_clean(self, tensors: dict[str, Any], follows_gradient: bool) -> list[np.ndarray]:
         attack = self.attack
 
         def look(model: Any, tensors: dict[str, Any]) -> Any:
             classifier = attack.classifier(model)
-            outputs = classifier.outputs(tensors["x"])
-            right = classifier.correct(tensors["y"], outputs)
-            labels = classifier.true_labels(tensors["y"], outputs)
-            nans = ops.any(ops.isnan(outputs))
-            return labels, classifier.predicted_labels(outputs), right, nans
+            problem = attack.problem(classifier, tensors)
+            # First, because the same pass gives the outputs.
+            direction = problem.ascend() if follows_gradient else ops.ones_like(problem.x)
+            features = tuple(range(1, len(direction.shape)))
+            outputs, y = problem.clean_outputs, tensors["y"]
+            return (
+                *(outputs, classifier.true_labels(y, outputs)),
+                *(classifier.predicted_labels(outputs), classifier.correct(y, outputs)),
+                ops.all(direction == 0, axis=features),
+            )
 
-        tensors = self._tensors(inputs, y, part)
-        if attack.mask is not None:
-            tensors["mask"] = attack.mask
-        key = ("look", attack.static_key(self.model))
-        *known, nans = call_compiled(self.model, key, look, tensors)
-        if bool(nans):
-            raise not_a_number(self.model)
-        numbers = [ops.convert_to_numpy(each)[: len(part)] for each in known]
-        return *numbers, self._flat(tensors)[: len(part)]
-
-    def _flat(self, tensors: dict[str, Any]) -> np.ndarray:
-        """Whether the gradient is zero on each clean example."""
-        attack = self.attack
-
-        def slope(model: Any, tensors: dict[str, Any]) -> Any:
-            problem = attack.problem(attack.classifier(model), {**tensors, "epsilon": 0.0})
-            direction = ops.abs(problem.ascend())
-            return ops.max(ops.reshape(direction, (ops.shape(direction)[0], -1)), axis=1) == 0
-
-        if not any(each.uses_gradient for each in attack.members()):
-            return np.zeros(len(tensors["y"]), bool)
-        try:
-            key = ("flat", attack.static_key(self.model))
-            return ops.convert_to_numpy(call_compiled(self.model, key, slope, tensors))
-        except NoGradientError:
-            return np.ones(len(tensors["y"]), bool)
+        key = ("look", follows_gradient, attack.static_key(self.model))
+        known = call_compiled(self.model, key, look, tensors)
+        return [ops.convert_to_numpy(each) for each in known]
 
     def _attempt(
         self,
@@ -168,7 +173,7 @@ class Search:
         """One round of one attack on one pack."""
         rank = len(self.attack.select(inputs).shape)
         sizes = found.epsilons[level].reshape(-1, *(1,) * (rank - 1))
-        others = {"epsilon": sizes}
+        others = {"epsilon": sizes, "clean_outputs": found.outputs}
         if attack.continues:
             others["previous"] = found.carried
         tensors = self._tensors(inputs, y, part, **others)

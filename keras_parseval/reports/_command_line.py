@@ -73,6 +73,7 @@ def _report(options: argparse.Namespace, given: list[str]) -> RobustnessReport:
         epsilon=[*levels, *required] if options.epsilon or required else None,
         bounds=tuple(options.bounds) if options.bounds else "auto",
         attack="glance" if options.quick else "standard" if options.full else "quick",
+        attack_certified=options.attack_certified,
         class_names=options.class_names,
         batch_size=options.batch_size,
         seed=options.seed,
@@ -171,6 +172,11 @@ def _parser() -> argparse.ArgumentParser:
     suite = command.add_mutually_exclusive_group().add_argument
     suite("--quick", action="store_true", help=f"{_FEW} examples and a small suite, in a minute")
     suite("--full", action="store_true", help="the full suite of attacks, `kp.attacks.standard`")
+    add(
+        "--attack-certified",
+        action="store_true",
+        help="attack certified examples as well, to find out whether a certificate is wrong",
+    )
     add("--silent", action="store_true", help="no progress")
     for kind in ("certified", "attacked"):
         add(

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_parseval.analysis import RobustAccuracy
+from keras_parseval.analysis import CertifiedAccuracy, RobustAccuracy
 
 # Of fewer examples, shares are known to ten points or worse.
 _FEW_EXAMPLES = 100
@@ -54,6 +54,17 @@ def about_the_attack(attacked: RobustAccuracy) -> dict[str, str]:
     ]
     parts = (f"{name} broke {count}" for name, count in zip(details.attacks, broken))
     return {"Attack": f"{', '.join(parts)}, each of what those before it left"}
+
+
+def about_the_spared(certified: CertifiedAccuracy | None) -> dict[str, str]:
+    """How many examples were not attacked at each size, because they are certified there."""
+    if certified is None or not any(certified.accuracies):
+        return {}
+    counts = [f"{round(share * certified.examples):,}" for share in certified.accuracies]
+    return {
+        "Not attacked": f"{', '.join(counts)} examples at these sizes: they are certified, so that "
+        "no attack can break them, and count as right"
+    }
 
 
 def cautions(attacked: RobustAccuracy) -> list[str]:
