@@ -6,13 +6,20 @@ taps of the kernel's own size. Fourier transforms turn the compositions into pro
 small matrices, one for each frequency.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
 from keras_parseval._convolution_layout import ConvolutionLayout, Strides, TorusTransform
 from keras_parseval._precision import keep_dtype
-from keras_parseval._tight_frames import retract, spectral_error, take_step
+from keras_parseval._tight_frames import (
+    retract_and_measure,
+    spectral_error,
+    step_until_close,
+    take_step,
+)
 from keras_parseval._validation import check_beta, check_integer
 
 
@@ -94,35 +101,53 @@ def project_tight_convolution(
     return ops.fori_loop(0, steps, accelerated, start)[0]
 
 
+@keep_dtype
+def settle_convolution(kernel: Any, layout: ConvolutionLayout, most: int) -> Any:
+    """Steps of full size until the singular values are within about 2% of 1, `most` at most."""
+    shape = tuple(kernel.shape)
+    step = _stepper(0.5, layout, shape)
+    # What a step leaves cannot be told as for a matrix: the last one starts within 2%.
+    return layout.to_kernel(step_until_close(step, layout.to_taps(kernel), 0.04, most), shape)
+
+
 def _step(kernel: Any, beta: float, layout: ConvolutionLayout, steps: int) -> Any:
     shape = tuple(kernel.shape)
     taps = layout.to_taps(kernel)
-    counts = layout.taps_along(shape)
-    check_not_depthwise(layout, shape)
-    transform = TorusTransform(counts)
-    support = layout.support(shape)
+    step = _stepper(beta, layout, shape)
     for _ in range(steps):
-        if taps.shape[0] == 1:
-            taps = retract(taps, beta, 1.0)
-        else:
-            taps = _retract_taps(taps, beta, transform, support)
+        taps, _ = step(taps)
     return layout.to_kernel(taps, shape)
 
 
-def _retract_taps(taps: Any, beta: float, transform: TorusTransform, support: Any) -> Any:
-    """One step, on taps of shape `(taps, groups, inputs, outputs)`."""
-    shape = tuple(taps.shape)
-    forward, backward = (
-        ops.convert_to_tensor(matrix, dtype=taps.dtype)
-        for matrix in (transform.forward, transform.backward)
-    )
-    waves = ops.reshape(forward @ ops.reshape(taps, (shape[0], -1)), (2, -1, *shape[1:]))
-    images, error = _excess_images(waves[0], waves[1])
-    images = ops.reshape(images, (forward.shape[0], -1))
-    direction = ops.reshape(backward @ images, shape)
-    if support is not None:
-        direction = direction * ops.convert_to_tensor(support, dtype=taps.dtype)
-    return take_step(taps, direction, beta, error)
+def _stepper(
+    beta: float, layout: ConvolutionLayout, shape: tuple[int, ...]
+) -> Callable[[Any], tuple[Any, Any]]:
+    """A step on taps of shape `(taps, groups, inputs, outputs)`.
+
+    It also returns a bound on the error of the squared singular values before it.
+    """
+    counts = layout.taps_along(shape)
+    check_not_depthwise(layout, shape)
+    if math.prod(counts) == 1:
+        return lambda taps: retract_and_measure(taps, beta, 1.0)
+    transform = TorusTransform(counts)
+    support = layout.support(shape)
+
+    def step(taps: Any) -> tuple[Any, Any]:
+        shape = tuple(taps.shape)
+        forward, backward = (
+            ops.convert_to_tensor(matrix, dtype=taps.dtype)
+            for matrix in (transform.forward, transform.backward)
+        )
+        waves = ops.reshape(forward @ ops.reshape(taps, (shape[0], -1)), (2, -1, *shape[1:]))
+        images, error = _excess_images(waves[0], waves[1])
+        images = ops.reshape(images, (forward.shape[0], -1))
+        direction = ops.reshape(backward @ images, shape)
+        if support is not None:
+            direction = direction * ops.convert_to_tensor(support, dtype=taps.dtype)
+        return take_step(taps, direction, beta, error), error
+
+    return step
 
 
 def _excess_images(real: Any, imaginary: Any) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from keras_parseval._convolution_layout import ConvolutionLayout
 from keras_parseval._keras_internals import layers_by_path
 from keras_parseval._kernel_layout import KernelLayout
 from keras_parseval._lending import give
+from keras_parseval._validation import Rows
 from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame
 
 _LAYERS = keras.layers
@@ -156,14 +157,16 @@ def constrain_kernel(kernel: LayerKernel, by: type, **options: Any) -> None:
     give(kernel.layer, **{f"{kernel.prefix}_constraint": constraint})
 
 
-def check_rows_fit(rows: float | int, kernels: Iterable[LayerKernel]) -> None:
+def check_rows_fit(rows: Rows, kernels: Iterable[LayerKernel]) -> None:
     """Refuse a count of rows that would fail for one of the kernels in the first training step.
 
     Args:
         rows: The argument of `kp.ParsevalTightFrame`.
         kernels: Kernels of layers that are built.
     """
-    for kernel in kernels if not isinstance(rows, float) else ():
+    if isinstance(rows, (float, str)):
+        return
+    for kernel in kernels:
         units = min(kernel.layout.matrices_shape(tuple(kernel.variable.shape))[-2:])
         if rows > units:
             raise ValueError(

@@ -49,6 +49,15 @@ def _scramble(number: Any) -> Any:
     return (number * number % _PRIME) * number % _PRIME
 
 
+def noise(matrix: Any, shape: tuple[int, ...]) -> Any:
+    """Numbers between -1 and 1, without much order, of a shape whose last two axes count."""
+    first, second = (number % _PRIME for number in fingerprint(matrix))
+    rows, columns = (ops.arange(size, dtype="int32") for size in shape[-2:])
+    keys = _scramble(_scramble(rows + first) + second)
+    numbers = _scramble(_scramble(keys[:, None] + columns) + first)
+    return ops.broadcast_to(ops.cast(numbers, matrix.dtype) * (2.0 / _PRIME) - 1.0, shape)
+
+
 def fingerprint(matrix: Any) -> tuple[Any, Any]:
     """Two integers that change when the matrix does."""
     size = math.prod(matrix.shape)

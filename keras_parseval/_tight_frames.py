@@ -4,6 +4,7 @@ Pure functions of tensors, for constraints and for those who write their own
 loops. To "project" is to move to the nearest point, a "step" goes part of the way.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
@@ -45,7 +46,7 @@ def tight_frame_step(matrix: Any, beta: float, scale: float = 1.0) -> Any:
     keras.ops.svd(matrix, compute_uv=False)  # all ones
     ```
     """
-    return retract(_check_rank(matrix), check_beta(beta), check_scale(scale))
+    return retract(check_rank(matrix), check_beta(beta), check_scale(scale))
 
 
 @keep_dtype
@@ -81,9 +82,9 @@ def sampled_tight_frame_step(
     ```
     """
     beta, scale = check_beta(beta), check_scale(scale)
-    axis = -2 if _is_wide(_check_rank(matrix)) else -1
+    axis = -2 if is_wide(check_rank(matrix)) else -1
     units = matrix.shape[axis]
-    _check_count(count, units)
+    check_count(count, units)
     if unbiased and count < units:
         beta = min(0.5, beta * (units * (units - 1)) / (count * (count - 1)))
     chosen = sample_units(matrix, count, axis)
@@ -103,7 +104,7 @@ def _replace(matrix: Any, chosen: Any, step: Any, axis: int) -> Any:
     return ops.where(replaced, ops.take(step, ops.minimum(places, count - 1), axis=axis), matrix)
 
 
-def _check_count(count: Any, rows: int) -> None:
+def check_count(count: Any, rows: int) -> None:
     check_integer(
         "count",
         count,
@@ -115,7 +116,7 @@ def _check_count(count: Any, rows: int) -> None:
 
 def retract(matrix: Any, beta: float, scale: float) -> Any:
     """The retraction, with the safeguard that `tight_frame_step` describes."""
-    return _retract_and_measure(matrix, beta, scale)[0]
+    return retract_and_measure(matrix, beta, scale)[0]
 
 
 @keep_dtype
@@ -124,24 +125,38 @@ def settle(matrix: Any, scale: float) -> Any:
 
     Mostly one. After squares that are off by 0.22, a step leaves `0.78**0.5 * 1.11`, which is 0.98.
     """
-
-    def go_on(matrix: Any, error: Any) -> Any:
-        return ops.max(error) > 0.22
-
-    def step(matrix: Any, error: Any) -> tuple[Any, Any]:
-        return _retract_and_measure(matrix, 0.5, scale)
-
-    start = _retract_and_measure(matrix, 0.5, scale)
-    return ops.while_loop(go_on, step, start, maximum_iterations=7)[0]
+    return step_until_close(lambda each: retract_and_measure(each, 0.5, scale), matrix, 0.22, 8)
 
 
-def _retract_and_measure(matrix: Any, beta: float, scale: float) -> tuple[Any, Any]:
+def step_until_close(
+    step: Callable[[Any], tuple[Any, Any]], weights: Any, close: float, most: int
+) -> Any:
+    """Steps until one has started from close by; mostly one.
+
+    Args:
+        step: Function from weights to weights, and a bound on the relative error of the squared
+            singular values before the step.
+        weights: Tensor.
+        close: The error from which one more step is enough.
+        most: The number of steps at most.
+    """
+
+    def go_on(_: Any, error: Any) -> Any:
+        return ops.max(error) > close
+
+    def again(weights: Any, _: Any) -> tuple[Any, Any]:
+        return step(weights)
+
+    return ops.while_loop(go_on, again, step(weights), maximum_iterations=most - 1)[0]
+
+
+def retract_and_measure(matrix: Any, beta: float, scale: float) -> tuple[Any, Any]:
     """One step, and a bound on the relative error of the squared singular values before it."""
-    gram = _small_gram(matrix) / scale**2
+    gram = small_gram(matrix) / scale**2
     excess = gram - ops.eye(gram.shape[-1], dtype=gram.dtype)
     error = spectral_error(ops.abs(excess))
     # Beta comes last: no copy of the Gram matrix is made for it.
-    image = excess @ matrix if _is_wide(matrix) else matrix @ excess
+    image = excess @ matrix if is_wide(matrix) else matrix @ excess
     return take_step(matrix, image, beta, error), error
 
 
@@ -183,13 +198,13 @@ def take_step(weights: Any, direction: Any, beta: float, error: Any) -> Any:
     return ops.where(too_large, weights / 2, step)
 
 
-def _small_gram(matrix: Any) -> Any:
+def small_gram(matrix: Any) -> Any:
     """`W W^T` or `W^T W`, whichever is smaller: they share their nonzero eigenvalues."""
     transposed = ops.swapaxes(matrix, -1, -2)
-    return matrix @ transposed if _is_wide(matrix) else transposed @ matrix
+    return matrix @ transposed if is_wide(matrix) else transposed @ matrix
 
 
-def _is_wide(matrix: Any) -> bool:
+def is_wide(matrix: Any) -> bool:
     return matrix.shape[-2] <= matrix.shape[-1]
 
 
@@ -207,7 +222,7 @@ def tight_frame_penalty(matrix: Any, beta: float, scale: float = 1.0) -> Any:
     Returns:
         Scalar tensor, in float32 or better.
     """
-    gram = _small_gram(_check_rank(float32_or_better(matrix))) / scale**2
+    gram = small_gram(check_rank(float32_or_better(matrix))) / scale**2
     excess = gram - ops.eye(gram.shape[-1], dtype=gram.dtype)
     return beta / 4 * scale**2 * ops.sum(ops.square(excess))
 
@@ -235,12 +250,12 @@ def project_tight_frame(matrix: Any, scale: float = 1.0) -> Any:
     ```
     """
     scale = check_scale(scale)
-    finite = ops.all(ops.isfinite(_check_rank(matrix)), axis=(-2, -1), keepdims=True)
+    finite = ops.all(ops.isfinite(check_rank(matrix)), axis=(-2, -1), keepdims=True)
     left, _, right = ops.svd(ops.where(finite, matrix, 0.0), full_matrices=False)
     return ops.where(finite, scale * (left @ right), float("nan"))
 
 
-def _check_rank(matrix: Any) -> Any:
+def check_rank(matrix: Any) -> Any:
     if len(matrix.shape) < 2:
         raise ValueError(
             "`matrix` must have rank 2 or more: the last two axes are the rows and the columns. "

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 # What users may pass: the number may be 2, or infinity.
 Norm = Literal["inf"] | float
+# How many units take part in a step, and how many steps follow an update.
+Rows = float | int | Literal["auto"]
+Steps = int | Literal["auto"]
 
 
 def check_number(name: str, value: Any, rule: str, accept: Callable[[float], bool]) -> float:
@@ -55,6 +58,14 @@ def check_beta(beta: Any) -> float:
         "iteration, above it overshoots",
         lambda value: 0 < value <= 0.5,
     )
+
+
+def check_steps(steps: Any) -> Steps:
+    """Return the number of steps after each update, or "auto", or raise."""
+    if isinstance(steps, str) and steps == "auto":
+        return "auto"
+    rule = 'a positive integer or "auto"'
+    return check_integer("steps", steps, rule, lambda value: value > 0)
 
 
 def check_scale(scale: Any) -> float:

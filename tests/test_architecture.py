@@ -84,6 +84,9 @@ def test_one_file_alone_names_a_backend():
         allowed = {"keras", "numpy", "rich", "keras_parseval"}
         if name == "_backend.py":
             allowed |= {"tensorflow", "jax", "torch"}
+        # Imported by that file, on their backend alone.
+        if name in ("_backend_jax.py", "_backend_torch.py"):
+            allowed |= {name[len("_backend_") : -len(".py")]}
         if name.startswith("plots"):
             allowed |= {"matplotlib"}
         if name == "reports/_page.py":
@@ -197,7 +200,10 @@ def test_others_use_public_names_alone(folder):
 
 
 # Functions that constraints share with others live beside the rooms.
-SHARED = [f"keras_parseval.{name}" for name in ("_convolution_frames", "_simplex", "_tight_frames")]
+SHARED = [
+    f"keras_parseval.{name}"
+    for name in ("_convolution_frames", "_simplex", "_subspace_steps", "_tight_frames")
+]
 
 
 def test_every_public_object_has_a_room_and_one_name():

@@ -27,7 +27,7 @@ def test_every_kernel_reaches_the_frame(case, beta, rng):
     kernel = ops.convert_to_tensor(rng.normal(size=case.shape).astype("float32"))
     starts = [np.linalg.svd(matrix, full_matrices=False) for matrix in case.matrices(kernel)]
     step = compiled(kp.ParsevalTightFrame(beta, **case.arguments))
-    for iteration in range(1000):
+    for iteration in range(1000 if beta == 0.05 else 101):
         kernel = step(kernel)
         if iteration in (0, 1, 2, 5, 10, 30, 100, 999):
             for (left, before, right), matrix in zip(starts, case.matrices(kernel)):
@@ -42,7 +42,7 @@ def test_no_start_diverges(case, rng):
     for magnitude in (1e-3, 1e-2, 0.1, 10.0, 100.0, 1e3):
         kernel = ops.convert_to_tensor(magnitude * rng.normal(size=case.shape).astype("float32"))
         ceiling = max(np.linalg.norm(to_numpy(kernel)), case.target * np.prod(case.shape) ** 0.5)
-        for _ in range(200):
+        for _ in range(60):
             kernel = step(kernel)
             assert np.linalg.norm(to_numpy(kernel)) <= 1.001 * ceiling
         assert abs(spectra(case, kernel) - case.target).max() < 1e-3
@@ -82,6 +82,59 @@ def test_sampling_respects_groups_and_axis(name, rng):
     assert abs(spectra(case, kernel) - case.target).max() < 1e-3
 
 
+def in_few_directions(matrix, beta, directions, scale=1.0):
+    """`W - beta Q Q^T E W`, written down for a wide matrix and orthonormal columns `Q`."""
+    excess = matrix @ matrix.T / scale**2 - np.eye(len(matrix))
+    return matrix - beta * directions @ directions.T @ excess @ matrix
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_step_in_few_directions_corrects_those_that_drifted(transposed, rng):
+    frame = np.linalg.qr(rng.normal(size=(60, 40)))[0].T
+    left, right = np.linalg.qr(rng.normal(size=(40, 3)))[0], rng.normal(size=(3, 60)) / 60
+    matrix = 2 * (frame + left @ right)
+    # What has left the frame lies in six directions: three of `left`, and their images.
+    directions = np.linalg.svd(matrix @ matrix.T / 4 - np.eye(40))[0][:, :6]
+    expected = in_few_directions(matrix, 0.3, directions, 2.0)
+    given = (matrix.T if transposed else matrix).astype("float32")
+    moved = to_numpy(kp.constraints.subspace_tight_frame_step(given, 0.3, 8, scale=2.0))
+    np.testing.assert_allclose(moved.T if transposed else moved, expected, atol=1e-4)
+
+
+def test_by_default_convolutions_and_narrow_kernels_are_held_in_full(rng):
+    for shape in [(40, 4000), (260, 256), (1, 1, 300, 280)]:
+        kernel = rng.normal(size=shape).astype("float32") / 20
+        for beta in (0.5, 0.1):
+            auto, full = (kp.ParsevalTightFrame(beta, rows=rows) for rows in ("auto", 1.0))
+            np.testing.assert_array_equal(to_numpy(auto(kernel)), to_numpy(full(kernel)))
+
+
+@pytest.mark.parametrize("shape", [(270, 300), (300, 270), (2, 270, 300)])
+def test_by_default_wide_kernels_are_held_at_one_of_eight_updates(shape, rng):
+    axes = {"axes": "gio"} if len(shape) == 3 else {}
+    step = compiled(kp.ParsevalTightFrame(**axes))
+    kernel, moved = to_numpy(kp.TightFrame(**axes, seed=1)(shape)), 0
+    directions = rng.normal(size=(*shape[:-1], 4)), rng.normal(size=(*shape[:-2], 4, shape[-1]))
+    for rate in np.linspace(1e-4, 0, 160):
+        # As from a gradient: the same few directions, by other amounts.
+        drift = (directions[0] * rng.normal(size=4)) @ directions[1]
+        noisy = (kernel + rate * drift).astype("float32")
+        kernel = to_numpy(step(noisy))
+        moved += (kernel != noisy).any()
+    assert 8 <= moved <= 40
+    values = np.linalg.svd(kernel.astype("float64"), compute_uv=False)
+    assert values.min() > 0.95 and values.max() < 1.05
+
+
+def test_by_default_wide_kernels_reach_the_frame(rng):
+    step = compiled(kp.ParsevalTightFrame())
+    for scale in (1e-2, 1.0, 1e3):
+        kernel = ops.convert_to_tensor(scale * rng.normal(size=(260, 300)) / 17, "float32")
+        for _ in range(800):
+            kernel = step(kernel + drift(rng, kernel.shape))
+        assert abs(singular_values(to_numpy(kernel)) - 1).max() < 0.02, scale
+
+
 def test_several_steps_are_several_calls(rng):
     kernel = rng.normal(size=(12, 20)).astype("float32")
     one, three = kp.ParsevalTightFrame(0.2, rows=0.5), kp.ParsevalTightFrame(0.2, rows=0.5, steps=3)
@@ -113,7 +166,7 @@ def test_the_layer_is_one_lipschitz(case):
 def test_kernels_keep_their_dtype(dtype, rows, rng):
     kernel = ops.cast(rng.normal(size=(16, 24)) / 4, dtype)
     step = kp.ParsevalTightFrame(0.5, rows=rows)
-    for _ in range(200 if rows == 0.5 else 30):
+    for _ in range(3 if rows == 0.5 else 30):
         kernel = step(kernel)
     assert keras.backend.standardize_dtype(kernel.dtype) == dtype
     tolerance = {"float16": 5e-3, "bfloat16": 4e-2, "float32": 1e-5, "float64": 1e-12}[dtype]

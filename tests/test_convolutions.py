@@ -112,6 +112,18 @@ def test_noise_is_held_off(rng):
     assert values.min() > 0.98 and values.max() < 1.02
 
 
+def test_a_second_step_is_taken_where_it_is_needed(rng):
+    start = to_numpy(kp.TightConvolution(seed=1)((3, 3, 8, 8)))
+    for noise, steps in [(1e-3, 1), (3e-2, 2)]:
+        kernel = start + rng.uniform(-noise, noise, size=start.shape).astype("float32")
+        expected = kp.constraints.tight_convolution_step(kernel, 0.5, steps=steps)
+        moved = to_numpy(kp.ParsevalConvolution()(kernel))
+        np.testing.assert_allclose(moved, to_numpy(expected), atol=1e-6)
+        gentle = to_numpy(kp.ParsevalConvolution(0.1)(kernel))
+        expected = kp.constraints.tight_convolution_step(kernel, 0.1)
+        np.testing.assert_allclose(gentle, to_numpy(expected), atol=1e-6)
+
+
 def test_initial_kernels_vary():
     """The set has parts that no path joins: by how much a kernel shifts in all is an integer."""
 

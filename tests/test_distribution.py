@@ -50,7 +50,7 @@ def test_replicas_train_as_one_device(replicas, tmp_path):
     run("replicas.py", replicas, tmp_path / "results.npz")
     results = dict(np.load(tmp_path / "results.npz"))
     scenarios = {key.split("/")[0] for key in results} - {"metrics"}
-    assert scenarios >= {"plain, full", "adversarial, sampled"}
+    assert "adversarial, sampled" in scenarios and (replicas > 2 or len(scenarios) == 4)
     for name in scenarios:
         one, many = (under(results, name, kind) for kind in ("one", "replicas"))
         for copies in many:

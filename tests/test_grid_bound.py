@@ -109,6 +109,23 @@ def test_near_a_tight_convolution_it_is_within_1_percent(strides, rng):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0])
+def test_it_is_within_1_percent_of_the_torus_of_an_image(spread, strides, rng):
+    """For images of 32 x 32, from flattened frames to kernels of normal numbers."""
+    frame = np.linalg.qr(rng.normal(size=(9 * 8, 16)))[0]
+    noise = rng.normal(size=frame.shape) / len(frame) ** 0.5
+    kernel = ((1 - spread) * frame + spread * noise).reshape(3, 3, 8, 16) / 3
+    # An exact decomposition at each frequency; all phases of the input meet at those of a stride.
+    side = 36 // strides
+    found = np.fft.fftn(kernel, (36, 36), axes=(0, 1))
+    found = found.reshape(strides, side, strides, side, 8, 16).transpose(1, 3, 0, 2, 4, 5)
+    exact = np.linalg.norm(found.reshape(side, side, -1, 16), 2, axis=(-2, -1)).max() / strides
+    bound, _ = grid_norm(kernel[None], [strides, strides], [36, 36])
+    assert exact * (1 - 1e-9) <= bound <= 1.01 * exact
+
+
+@pytest.mark.once
 def test_coarser_points_would_lie(monkeypatch):
     """The factor is needed: a polynomial whose peak lies between two points of a grid."""
     # |1 - exp(i w)|^2 is 4 at w = pi, which a grid of odd size does not have.

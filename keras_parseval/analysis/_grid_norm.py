@@ -41,7 +41,7 @@ def grid_norm(
     kernels = _fold_strides(kernels, strides)
     taps = kernels.shape[1:-2]
     # Of these, the product of all factors raises no norm by more than 1%.
-    points = [max(1, (9 + 4 * len(taps)) * (tap - 1)) for tap in taps]
+    points = [max(1, (11 + 4 * len(taps)) * (tap - 1)) for tap in taps]
     factor = 1.0
     for axis, tap in enumerate(taps):
         torus = math.inf if sizes is None else math.ceil(sizes[axis] / strides[axis])

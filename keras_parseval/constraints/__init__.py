@@ -2,6 +2,7 @@
 
 from keras_parseval._convolution_frames import project_tight_convolution, tight_convolution_step
 from keras_parseval._simplex import project_simplex
+from keras_parseval._subspace_steps import subspace_tight_frame_step
 from keras_parseval._tight_frames import (
     project_tight_frame,
     sampled_tight_frame_step,
@@ -20,6 +21,7 @@ __all__ = [
     "project_tight_convolution",
     "project_tight_frame",
     "sampled_tight_frame_step",
+    "subspace_tight_frame_step",
     "tight_convolution",
     "tight_convolution_step",
     "tight_frame",

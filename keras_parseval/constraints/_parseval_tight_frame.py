@@ -1,22 +1,29 @@
 """The paper's constraint: kernels as matrices that are Parseval tight frames."""
 
 import numbers
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_parseval._kernel_layout import Groups, HasLayout, Heads, KernelLayout, Scale
+from keras_parseval._subspace_steps import hold
 from keras_parseval._tight_frames import sampled_tight_frame_step, settle, tight_frame_step
 from keras_parseval._validation import (
+    Rows,
+    Steps,
     check_beta,
     check_flag,
     check_integer,
     check_not_passed_as,
     check_number,
+    check_steps,
 )
 
-Steps = int | Literal["auto"]
+# As many units of a matrix as are held at a cost that hardly counts. A convolution is used at many
+# places of an image, next to which a step costs little at any width.
+_FREE = 256
 
 
 @keras.saving.register_keras_serializable(package="keras_parseval")
@@ -37,22 +44,27 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
     unconstrained and give it weight decay.
 
     Args:
-        beta: Size of the step, in (0, 0.5]. The default, 0.5, corrects in full, so that the
-            singular values stay at 1 whatever the optimizer does. Smaller values pull
-            gently: 0.1 brings the values to 1 when the learning rate falls, and lets them be well
-            above 1 while it is high; the paper's 3e-4 suits long schedules. Where a
+        beta: Size of the step, in (0, 0.5]. The default, 0.5, corrects in full: where all units
+            take part, the singular values stay at 1 whatever the optimizer does. Smaller values
+            pull gently: 0.1 brings the values to 1 when the learning rate falls, and lets them be
+            well above 1 while it is high; the paper's 3e-4 suits long schedules. Where a
             step would overshoot it is shortened, so no start and no learning
             rate makes it diverge. Defaults to 0.5.
-        rows: How many output units take part in each step, drawn at random
-            each time: a fraction (float) in (0, 1], or a count (int) of at least
-            2. The cost of a step falls with its square. Kernels with no fewer
-            outputs than inputs are sampled on the side of the inputs, each
-            group of a grouped convolution separately. A fraction stands for 2
-            units at least. Defaults to 1.0, all units.
+        rows: How many output units take part in each step. `"auto"` takes all where that costs
+            little: in convolutions, and in kernels of no more than 256 units. A wider kernel is
+            corrected at one of eight updates, on average, in the 32 directions in which
+            it has drifted furthest, by a larger `beta` to make up for that (0.5 at most), and at
+            every update if it has drifted far: a few percent of the training step at any width.
+            While the learning rate is high, its largest singular value can be well above 1,
+            such as 1.5; 1.0 holds it at all times, at the full cost. Or a fraction (float) in
+            (0, 1], or a count (int) of at least 2, drawn at random each time. The cost of a step
+            falls with its square. Kernels with no fewer outputs than inputs are sampled on the side
+            of the inputs, each group of a grouped convolution separately. A fraction stands for 2
+            units at least. Defaults to `"auto"`.
         unbiased: If true, `beta` is raised (to 0.5 at most) to make up for the
-            pairs of units that a sample leaves out, so that a small
-            sample keeps the kernel as tight as the full step would. This is
-            the cheap mode; the paper keeps `beta` as it is. Defaults to `False`.
+            pairs of units that a sample of a given size leaves out, so that a small
+            sample keeps the kernel as tight as the full step would. The paper keeps `beta` as it
+            is. Defaults to `False`.
         steps: Number of steps after each update. `"auto"` takes, with the default `beta`, as many
             as bring the singular values within about 2% of 1, at most 8: one after most
             updates, more where the learning rate is high. With a smaller `beta`, or a sample of
@@ -94,7 +106,7 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
         self,
         beta: float = 0.5,
         *,
-        rows: float | int = 1.0,
+        rows: Rows = "auto",
         unbiased: bool = False,
         steps: Steps = "auto",
         scale: Scale = "auto",
@@ -103,32 +115,49 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
         heads: Heads = None,
     ):
         self.beta = check_beta(beta)
-        self.rows = _check_rows(rows)
+        self.rows: Rows = _check_rows(rows)
         self.unbiased = check_flag("unbiased", unbiased)
-        self.steps: Steps = _check_steps(steps)
+        self.steps: Steps = check_steps(steps)
         self.layout = KernelLayout(scale, groups, axes, heads)
 
     def __call__(self, w: Any) -> Any:
         check_not_passed_as("regularizer", self, w)
         kernel = ops.convert_to_tensor(w)
         shape = tuple(kernel.shape)
-        matrices = self._move(self.layout.to_matrices(kernel), self.layout.target(shape))
+        matrices = self._move(self.layout.to_matrices(kernel), shape)
         return self.layout.to_kernel(matrices, shape)
 
-    def _move(self, matrices: Any, target: float) -> Any:
-        everything = _count_rows(self.rows, min(matrices.shape[-2:])) == min(matrices.shape[-2:])
-        if self.steps == "auto" and self.beta == 0.5 and everything:
+    def _move(self, matrices: Any, shape: tuple[int, ...]) -> Any:
+        beta, target, units = self.beta, self.layout.target(shape), min(matrices.shape[-2:])
+        if self.rows == "auto" and units > _FREE and "." not in self.layout.roles(shape):
+            return self._repeat(lambda each: hold(each, beta, target), matrices)
+        count = self._count_rows(units)
+        if count < units:
+            sample = (beta, count, target, self.unbiased)
+            return self._repeat(lambda each: sampled_tight_frame_step(each, *sample), matrices)
+        if self.steps == "auto" and beta == 0.5:
             return settle(matrices, target)
+        return self._repeat(lambda each: tight_frame_step(each, beta, target), matrices)
+
+    def _repeat(self, step: Callable[[Any], Any], matrices: Any) -> Any:
         for _ in range(1 if self.steps == "auto" else self.steps):
-            matrices = self._step(matrices, target)
+            matrices = step(matrices)
         return matrices
 
-    def _step(self, matrices: Any, target: float) -> Any:
-        units = min(matrices.shape[-2:])
-        count = _count_rows(self.rows, units)
-        if count == units:
-            return tight_frame_step(matrices, self.beta, target)
-        return sampled_tight_frame_step(matrices, self.beta, count, target, self.unbiased)
+    def _count_rows(self, units: int) -> int:
+        """The number of rows to draw from matrices whose shorter side is `units`."""
+        rows = self.rows
+        if rows == "auto":
+            return units
+        if isinstance(rows, float):
+            return min(units, max(2, round(rows * units)))
+        if rows > units:
+            raise ValueError(
+                f"`rows` must not exceed the number of units, here {units}: the outputs of the "
+                "kernel (or of one of its groups), or its inputs where these are fewer. Give a "
+                f"fraction to adapt to every kernel. Received: rows={rows}"
+            )
+        return rows
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -140,31 +169,13 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
         }
 
 
-def _check_steps(steps: Any) -> Steps:
-    rule = 'a positive integer or "auto"'
-    if isinstance(steps, str) and steps == "auto":
-        return "auto"
-    return check_integer("steps", steps, rule, lambda value: value > 0)
-
-
-def _check_rows(rows: Any) -> float | int:
+def _check_rows(rows: Any) -> Rows:
     rule = (
-        "a fraction (float) in the interval (0, 1], or a count (int) of at least 2, because "
-        "one unit alone is never made orthogonal to another; 1.0 stands for all units"
+        '"auto", a fraction (float) in the interval (0, 1], or a count (int) of at least 2, '
+        "because one unit alone is never made orthogonal to another; 1.0 stands for all units"
     )
+    if isinstance(rows, str) and rows == "auto":
+        return "auto"
     if isinstance(rows, numbers.Integral):
         return check_integer("rows", rows, rule, lambda value: value >= 2)
     return check_number("rows", rows, rule, lambda value: 0 < value <= 1)
-
-
-def _count_rows(rows: float | int, units: int) -> int:
-    """The number of rows to draw from a matrix whose shorter side is `units`."""
-    if isinstance(rows, float):
-        return min(units, max(2, round(rows * units)))
-    if rows > units:
-        raise ValueError(
-            f"`rows` must not exceed the number of units, here {units}: the outputs of the "
-            "kernel (or of one of its groups), or its inputs where these are fewer. Give a "
-            f"fraction to adapt to every kernel. Received: rows={rows}"
-        )
-    return rows

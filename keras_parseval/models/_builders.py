@@ -6,7 +6,7 @@ import keras
 from numpy.typing import ArrayLike
 
 from keras_parseval._kernel_readings import Convolutions
-from keras_parseval._validation import check_integer, check_number
+from keras_parseval._validation import Rows, check_integer, check_number
 from keras_parseval.models._parts import Parts, image_input, normalise_pixels, pad
 
 Variant = Literal["vanilla", "parseval-oc", "parseval"]
@@ -22,7 +22,7 @@ def wide_resnet(
     variant: Variant = "parseval",
     convolutions: Convolutions = "kernel",
     beta: float = 0.5,
-    rows: float | int = 1.0,
+    rows: Rows = "auto",
     unbiased: bool = False,
     floor: float = 0.1,
     dropout: float = 0.3,
@@ -59,7 +59,7 @@ def wide_resnet(
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`, which are for flattened
             kernels alone. The paper's is 3e-4, which does not hold the frame over a short schedule.
             Defaults to 0.5.
-        rows: How many units of a layer take part in each step. Defaults to 1.0, all.
+        rows: How many units of a layer take part in each step. Defaults to `"auto"`.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
         floor: See `kp.ConvexAdd`; the paper's is 0. Defaults to 0.1.
         dropout: Rate of the dropout between the two convolutions of a block. Defaults to 0.3.
@@ -127,7 +127,7 @@ def fully_connected(
     classes: int = 10,
     variant: Literal["vanilla", "parseval"] = "parseval",
     beta: float = 0.5,
-    rows: float | int = 0.3,
+    rows: Rows = "auto",
     unbiased: bool = False,
     weight_decay: float = 5e-4,
     normalization: Literal["batch"] | None = None,
@@ -149,7 +149,8 @@ def fully_connected(
             are no sums here. Defaults to `"parseval"`.
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. The
             paper does not tell the value for these networks. Defaults to 0.5.
-        rows: How many units of a layer take part in each step. Defaults to 0.3.
+        rows: How many units of a layer take part in each step; the paper has 0.3.
+            Defaults to `"auto"`.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
         weight_decay: As in `kp.models.wide_resnet`. Defaults to 5e-4.
         normalization: `None`, or `"batch"` for batch normalisation. Defaults to `None`.

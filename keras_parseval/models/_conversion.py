@@ -12,7 +12,7 @@ from keras_parseval._layer_kernels import (
 )
 from keras_parseval._nearest_frames import nearest_frames
 from keras_parseval._progress import Progress, Verbose, check_verbose
-from keras_parseval._validation import check_choice
+from keras_parseval._validation import Rows, check_choice
 from keras_parseval.constraints import (
     ParsevalConvolution,
     ParsevalTightFrame,
@@ -30,7 +30,7 @@ def parseval(
     model: Any,
     *,
     beta: float = 0.5,
-    rows: float | int = 1.0,
+    rows: Rows = "auto",
     unbiased: bool = False,
     convolutions: Convolutions = "kernel",
     merge: bool = True,
@@ -65,7 +65,7 @@ def parseval(
             is not changed.
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. Defaults to 0.5.
         rows: How many output units take part in each step. A count must suit
-            every kernel; a fraction always does. Defaults to 1.0, all.
+            every kernel; a fraction always does. Defaults to `"auto"`.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
         convolutions: `"kernel"` makes the flattened kernels of convolutions tight, as the paper
             does. `"operator"` makes the convolutions themselves tight, with

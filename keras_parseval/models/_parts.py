@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_parseval._layer_kernels import check_rows_fit, constrain_kernel, layer_kernels
 from keras_parseval._lending import give
-from keras_parseval._validation import check_choice, check_floor, check_integer, check_number
+from keras_parseval._validation import Rows, check_choice, check_floor, check_integer, check_number
 from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame
 from keras_parseval.initializers import TightConvolution, TightFrame
 from keras_parseval.layers import ConvexAdd, MaxMin
@@ -21,7 +21,7 @@ class Parts:
         variant: str,
         variants: tuple[Any, ...],
         beta: float,
-        rows: float | int,
+        rows: Rows,
         unbiased: bool,
         weight_decay: float,
         normalization: str | None,
