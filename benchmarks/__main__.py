@@ -16,19 +16,22 @@ from benchmarks import (
     constraint,
     convolution,
     figure,
+    first_calls,
     gpu,
+    gradients,
     lipschitz,
     memory,
     robust_accuracy,
     scaling,
     simplex,
     summary,
+    trained,
 )
 from benchmarks.timing import as_markdown
 
 MODULES = (
-    *(constraint, convolution, adversarial_training, robust_accuracy, attacks, lipschitz),
-    *(simplex, scaling, memory, gpu),
+    *(constraint, trained, convolution, adversarial_training, robust_accuracy, attacks, lipschitz),
+    *(gradients, first_calls, simplex, scaling, memory, gpu),
 )
 BENCHMARKS = {name: each for module in MODULES for name, each in module.BENCHMARKS.items()}
 

@@ -1,28 +1,27 @@
-"""Tightness against time: every contestant of the constraint's benchmark a point."""
+"""Tightness after training against the time of a step: each way to constrain is a point."""
 
 from benchmarks import summary
-from benchmarks.constraint import BENCHMARKS, OURS
 
-TICKS = (1, 2, 5, 10, 20)
+TICKS = (1, 2, 5)
 
 
-def draw(source, target, names=("constraint_mlp_1024", "constraint_mlp_2048")):
-    """Draw the last line of each benchmark in a file of JSON lines."""
+def draw(source, target, timed="constraint_mlp_1024", trained="trained_mlp_1024"):
+    """Draw what a file of JSON lines says of one network."""
     import matplotlib.pyplot as plt
 
     results = summary.read(source)
-    figure, panels = plt.subplots(1, len(names), figsize=(10, 3.8), layout="constrained")
-    for axes, name in zip(panels, names):
-        for row in results[name]:
-            marker = "o" if row["contestant"] in OURS and row["contestant"] != "plain" else "X"
-            axes.plot(row["ratio"], row["tightness"], marker, ms=9, label=row["contestant"])
-        axes.set(xscale="log", yscale="log", xlim=(0.8, 25), title=BENCHMARKS[name].name)
-        axes.set_xticks(TICKS, map(str, TICKS), minor=False)
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel("time of a training step, in plain ones")
-        axes.grid(alpha=0.3)
-    panels[0].set_ylabel("distance from a tight frame")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    ratios = {row["contestant"]: row["ratio"] for row in results[timed]}
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    for row in results[trained]:
+        name = row["contestant"]
+        offset = max(row["largest"] - 1, 1 - row["smallest"], 5e-4)
+        axes.plot(ratios[name], offset, "X" if name == "plain" else "o", ms=10, label=name)
+    axes.set(xscale="log", yscale="log", xlim=(0.9, 7))
+    axes.set_xticks(TICKS, map(str, TICKS), minor=False)
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("time of a training step, in plain ones")
+    axes.set_ylabel("furthest singular value from 1\nat the end of training")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right center", fontsize=8)
     figure.savefig(target, dpi=100)
     plt.close(figure)

@@ -34,6 +34,20 @@ def wide_resnet():
     return kp.models.wide_resnet(16, 4, variant="vanilla", weight_decay=0.0)
 
 
+def transformer(width=256, heads=4, tokens=64, blocks=2):
+    """An encoder of sequences of vectors, with a mean over them at its end."""
+    inputs = keras.Input((tokens, 64))
+    x = keras.layers.Dense(width)(inputs)
+    for _ in range(blocks):
+        attended = keras.layers.MultiHeadAttention(heads, width // heads)(x, x)
+        x = keras.layers.LayerNormalization()(keras.layers.Add()([x, attended]))
+        hidden = keras.layers.Dense(4 * width, activation="relu")(x)
+        x = keras.layers.Add()([x, keras.layers.Dense(width)(hidden)])
+        x = keras.layers.LayerNormalization()(x)
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    return keras.Model(inputs, keras.layers.Dense(10)(x))
+
+
 def with_hidden_layers(model, change):
     """A copy of the model, in which `change` has made each hidden layer with a kernel anew.
 

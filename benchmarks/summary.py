@@ -7,38 +7,38 @@ from benchmarks.timing import as_markdown
 
 
 def read(path):
-    """The rows of each benchmark, from its last line in a file."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {line["benchmark"]: line["rows"] for line in lines}
+    """The rows of each benchmark, from its first line in a file."""
+    found = {}
+    for line in map(json.loads, path.read_text().splitlines()):
+        found.setdefault(line["benchmark"], line["rows"])
+    return found
 
 
 def summary(path):
     """All tables, as Markdown."""
     results = read(path)
-    tables = [_constraints(results), _attacks(results), _suites(path)]
+    tables = [_constraints(results), results["trained_mlp_1024"], _attacks(results), _suites(path)]
     return "\n\n".join(map(as_markdown, tables))
 
 
 def _constraints(results):
-    """A row for each contestant: time and tightness on each network."""
+    """A row for each contestant: the time of a step on each network."""
     found = {
-        name: {row["contestant"]: row for row in results[name]} for name in constraint.BENCHMARKS
+        constraint.BENCHMARKS[name].name: {row["contestant"]: row["ratio"] for row in rows}
+        for name, rows in results.items()
+        if name in constraint.BENCHMARKS
     }
-    contestants = dict.fromkeys(name for rows in found.values() for name in rows)
+    contestants = dict.fromkeys(name for ratios in found.values() for name in ratios)
     return [
         {
-            "step (tightness at the end)": contestant,
+            "step": contestant,
             **{
-                constraint.BENCHMARKS[name].name: _cell(rows.get(contestant))
-                for name, rows in found.items()
+                network: f"{ratios[contestant]:.2f}" if contestant in ratios else ""
+                for network, ratios in found.items()
             },
         }
         for contestant in contestants
     ]
-
-
-def _cell(row):
-    return "" if row is None else f"{row['ratio']:.2f} ({row['tightness']:.3g})"
 
 
 def _attacks(results):
