@@ -84,14 +84,19 @@ class Square(Attack):
     def perturbation(self, problem: Problem) -> Any:
         """The best that the queries of one round find, from where the last one ended."""
         first = problem.round * self.queries_at_a_time
-        squares = Squares(problem, self._sizes(problem), self._last_axis_is_width())
+        squares = Squares(
+            problem,
+            sides=self._sizes(problem),
+            channels_first=self._last_axis_is_width(),
+            seed=problem.seed_of_draw(first + 1),
+            count=min(self.queries_at_a_time, self.queries),
+        )
         start = squares.start(problem.seed_of_draw(first))
         if problem.previous is not None:
             start = ops.where(ops.equal(problem.round, 0), start, problem.previous)
 
         def ask(number: Any, worst: tuple[Any, Any]) -> tuple[Any, Any]:
-            query = first + number
-            delta = squares.change(worst[0], query, problem.seed_of_draw(query))
+            delta = squares.change(worst[0], number, first + number)
             return problem.worse((delta, problem.success(delta)), worst)
 
         queries = ops.minimum(self.queries_at_a_time, self.queries - first)

@@ -23,13 +23,24 @@ class Squares:
         problem: The batch.
         sides: The side of the square for each query.
         channels_first: Whether the channels are the first axis of an image.
+        seed: Seed of the changes.
+        count: How many changes there are at most.
     """
 
-    def __init__(self, problem: "Problem", sides: np.ndarray, channels_first: bool):
+    def __init__(
+        self,
+        problem: "Problem",
+        sides: np.ndarray,
+        channels_first: bool,
+        seed: Seed,
+        count: int,
+    ):
         self.problem, self.channels_first = problem, channels_first
         shape = self._channels_last(problem.x).shape
         self.height, self.width, self.channels = shape[1:]
         self.sides = ops.convert_to_tensor(sides)
+        # For all changes at once, because to draw takes long on some backends.
+        self.draws = ops.moveaxis(self._uniform((count, 5 + self.channels), seed), 1, 0)
         self.euclidean = problem.attack.norm == 2
         if self.euclidean:
             kinds, numbers = np.unique(sides, return_inverse=True)
@@ -50,11 +61,10 @@ class Squares:
         pattern = np.tile(_bumps(side, side), (down, across))[: self.height, : self.width, None]
         return self._finish(signs[:, : self.height, : self.width] * ops.convert_to_tensor(pattern))
 
-    def change(self, delta: Any, query: Any, seed: Seed) -> Any:
-        """The perturbation, with another square."""
+    def change(self, delta: Any, number: Any, query: Any) -> Any:
+        """The perturbation, with another square: the change of this number, for this query."""
         side, delta = ops.take(self.sides, query), self._channels_last(delta)
-        # All at once: two draws with the same seed would not be independent.
-        draws = self._uniform((5 + self.channels,), seed)
+        draws = ops.take(self.draws, number, axis=0)
         signs = self._signs(draws[:, 5:])[:, None, None]
         square = self._square(draws[:, 0], draws[:, 1], side)
         if not self.euclidean:
