@@ -29,11 +29,7 @@ class Evaluation:
     Args:
         model: A compiled Keras classifier.
         attack: The attack, with its labels settled.
-        measure: `"epsilon"` or `"snr"`.
-        levels: The levels, as they were given.
-        keep_inputs: How many crafted inputs to keep.
-        safe_radii: Examples are not attacked by less than this, one number for each; `None` to
-            attack all.
+        measure, levels, keep_inputs, safe_radii: As for `Search`.
 
     Attributes:
         moved: Whether any example was moved at all.

@@ -30,10 +30,9 @@ class Ensemble(Attack):
     Example:
 
     ```python
-    layers = [keras.layers.Flatten(), keras.layers.Dense(5)]
-    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
-    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    x, y = keras.random.uniform((16, 8, 8, 1)), keras.ops.zeros(16, "int32")
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(5, "softmax")])
+    model.compile(loss="sparse_categorical_crossentropy")
+    x, y = keras.random.uniform((16, 8)), keras.ops.zeros(16, "int32")
     attack = kp.attacks.Ensemble([kp.FGSM(), kp.attacks.APGD(steps=20)])
     print(kp.robust_accuracy(model, x, y, epsilon=0.1, attack=attack))
     ```
