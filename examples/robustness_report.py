@@ -34,15 +34,11 @@ def digit_classifier(name, hidden, activation, classifier):
     layers.append(keras.layers.Dense(10, name="classifier", **classifier))
     model = keras.Sequential(layers, name=name)
     rate = keras.optimizers.schedules.CosineDecay(0.1, epochs * digits.steps(64))
-    model.compile(
-        keras.optimizers.SGD(rate, momentum=0.9),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        jit_compile=keras.backend.backend() != "torch",
-    )
-    callbacks = [console.Progress(name)]
-    options = {"batch_size": 64, "epochs": epochs, "verbose": 0, "callbacks": callbacks}
-    model.fit(train_x, train_y, validation_data=validation, **options)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"jit_compile": keras.backend.backend() != "torch"}
+    model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss, metrics=["accuracy"], **options)
+    options = {"batch_size": 64, "epochs": epochs, "verbose": 0, "validation_data": validation}
+    model.fit(train_x, train_y, callbacks=[console.Progress(name)], **options)
     return model
 
 

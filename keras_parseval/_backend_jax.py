@@ -22,6 +22,8 @@ from jax.extend.core import Literal
 
 # Larger windows would need too many parts.
 _LARGEST_WINDOW = 27
+# What a convolution has for each axis of its window.
+_WINDOW = ("rhs_dilation", "window_strides", "padding")
 
 
 def with_fast_gradient(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -113,7 +115,7 @@ def _with_fast_gradient_of_input(convolve: Callable[[Any, Any], Any], **options:
         form = _gradient_by_product if few else _gradient_by_convolution
         places = [x.shape[axis] for axis in inputs[2:]]
         gradient = jnp.transpose(gradient, _channels_last(outputs))
-        of_x = form(places, jnp.transpose(kernel, [*window, out, into]), gradient, **options)
+        of_x = form(places, jnp.transpose(kernel, [*window, out, into]), gradient, options)
         return jnp.transpose(of_x, np.argsort(_channels_last(inputs)).tolist()), of_kernel
 
     same = jax.custom_vjp(convolve)
@@ -122,14 +124,7 @@ def _with_fast_gradient_of_input(convolve: Callable[[Any, Any], Any], **options:
 
 
 def _gradient_by_product(
-    places: list[int],
-    kernel: Any,
-    gradient: Any,
-    *,
-    window_strides: Any,
-    padding: Any,
-    rhs_dilation: Any,
-    **_: Any,
+    places: list[int], kernel: Any, gradient: Any, options: dict[str, Any]
 ) -> Any:
     """What each number of a window passes back, moved to where it came from, and added up."""
     # One axis for each axis of the batch, the places and the window, and one for the channels.
@@ -139,7 +134,7 @@ def _gradient_by_product(
         part = product[(..., *place, slice(None))]
         moves = [(0, 0, 0)]
         for index, apart, stride, (before, _after), size, count in zip(
-            place, rhs_dilation, window_strides, padding, places, part.shape[1:]
+            place, *(options[name] for name in _WINDOW), places, part.shape[1:]
         ):
             first = index * apart - before
             moves.append((first, size - first - (count - 1) * stride - 1, stride - 1))
@@ -148,33 +143,25 @@ def _gradient_by_product(
 
 
 def _gradient_by_convolution(
-    places: list[int],
-    kernel: Any,
-    gradient: Any,
-    *,
-    window_strides: Any,
-    padding: Any,
-    rhs_dilation: Any,
-    precision: Any,
-    preferred_element_type: Any,
-    **_: Any,
+    places: list[int], kernel: Any, gradient: Any, options: dict[str, Any]
 ) -> Any:
     """The convolution by the kernel turned round, with axes in the order that is fast in loops."""
     rank = len(places)
     # Or else XLA takes the order of the axes back.
     turned = lax.optimization_barrier(lax.rev(kernel, range(rank)))
     around = []
-    for size, count, window, stride, apart, (before, _after) in zip(
-        places, gradient.shape[1:], kernel.shape, window_strides, rhs_dilation, padding
+    for size, count, window, apart, stride, (before, _after) in zip(
+        places, gradient.shape[1:], kernel.shape, *(options[name] for name in _WINDOW)
     ):
         reach = (window - 1) * apart
         around.append((reach - before, size + before - (count - 1) * stride - 1))
     axes = (0, rank + 1, *range(1, rank + 1))
     return lax.conv_general_dilated(
-        *(gradient, turned, [1] * rank, around, window_strides, rhs_dilation),
+        *(gradient, turned, [1] * rank, around, options["window_strides"]),
+        options["rhs_dilation"],
         lax.ConvDimensionNumbers(axes, (rank + 1, rank, *range(rank)), axes),
-        precision=precision,
-        preferred_element_type=preferred_element_type,
+        precision=options["precision"],
+        preferred_element_type=options["preferred_element_type"],
     )
 
 

@@ -126,8 +126,7 @@ def certified_accuracy(
 ) -> CertifiedAccuracy:
     """The share of examples that are right, and certain to stay right, at several sizes of attack.
 
-    No attack of that size, known or not yet known, brings the accuracy below this number. The
-    result says by which rule of `kp.certified_radius`.
+    No attack of that size, known or not yet known, brings the accuracy below this number.
 
     Args:
         model: A compiled Keras classifier, functional or Sequential.
@@ -141,7 +140,7 @@ def certified_accuracy(
         verbose: As in `kp.robust_accuracy`. Defaults to `"auto"`.
 
     Returns:
-        A `kp.analysis.CertifiedAccuracy`.
+        A `kp.analysis.CertifiedAccuracy`, which says by which rule of `kp.certified_radius`.
 
     Example:
 

@@ -142,7 +142,7 @@ class Evaluation:
         elif not self._is_search:
             yield self._together(inputs, labels)
         else:
-            options = (self.measure, self.levels, self._size, self.keep_inputs, radii)
+            options = (self._size, self.measure, self.levels, self.keep_inputs, radii)
             search = Search(self.model, self.attack, *options)
             found = search.begin(inputs, labels) if found is None else found
             self.moved = True
@@ -182,7 +182,7 @@ class Evaluation:
             inputs=crowd[0, :0],
             passes=np.ones((), "int32"),
         )
-        for level in Search(self.model, attack, self.measure, self.levels, 1).order:
+        for level in Search(self.model, attack, 1, self.measure, self.levels).order:
             fallen = np.flatnonzero(broken[level] == 0)
             found.keep(fallen, crowd[level][fallen], self.keep_inputs)
         return found

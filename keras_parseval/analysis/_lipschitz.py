@@ -73,14 +73,7 @@ def lipschitz_bound(
     return dataclasses.replace(result, slope=slope, notes=tuple(model_notes(model)))
 
 
-def lipschitz_report(
-    model: Any,
-    *,
-    norm: Norm = 2,
-    method: Method = "operator",
-    estimate: bool = False,
-    slope_at: Any = None,
-) -> LipschitzBound:
+def lipschitz_report(model: Any, **options: Any) -> LipschitzBound:
     """Prints the Lipschitz bound of a model, layer by layer, and by which rule each was found.
 
     Below the table it says which weights are off the set that constrains them, and which branches
@@ -88,10 +81,7 @@ def lipschitz_report(
 
     Args:
         model: As in `kp.lipschitz_bound`.
-        norm: `"inf"` or 2. Defaults to 2.
-        method: `"operator"` or `"paper"`. Defaults to `"operator"`.
-        estimate: As in `kp.lipschitz_bound`. Defaults to `False`.
-        slope_at: As in `kp.lipschitz_bound`. Defaults to `None`.
+        **options: Further arguments of `kp.lipschitz_bound`.
 
     Returns:
         The `kp.analysis.LipschitzBound` that it prints.
@@ -103,7 +93,7 @@ def lipschitz_report(
     kp.lipschitz_report(model)
     ```
     """
-    result = lipschitz_bound(model, norm=norm, method=method, estimate=estimate, slope_at=slope_at)
+    result = lipschitz_bound(model, **options)
     rich.console.Console().print(result)
     return result
 

@@ -160,27 +160,16 @@ def standard(
 
 
 def quick(
-    norm: Norm = "inf",
-    bounds: tuple[float, float] | None = (0, 1),
-    *,
-    steps: int = 50,
-    targets: int = 3,
-    queries: int = 500,
-    classes: int = 10,
-    seed: int = 0,
-    **options: Any,
+    norm: Norm = "inf", bounds: tuple[float, float] | None = (0, 1), **options: Any
 ) -> Ensemble:
     """A small form of `kp.attacks.standard`, for reports and for use during training.
 
+    It has 50 steps, 3 targets and 500 queries.
+
     Args:
-        norm: As in `kp.attacks.standard`, like all that follows. Defaults to `"inf"`.
+        norm: As in `kp.attacks.standard`. Defaults to `"inf"`.
         bounds: The smallest and largest value of an input. Defaults to `(0, 1)`.
-        steps: Steps of Auto-PGD. Defaults to 50.
-        targets: The number of targets. Defaults to 3.
-        queries: Queries of the square attack. Defaults to 500.
-        classes: The number of classes of the model. Defaults to 10.
-        seed: Integer seed of all that is random. Defaults to 0.
-        **options: Further arguments of all parts: `labels`, `mask`, `perturb`.
+        **options: Further arguments of `kp.attacks.standard`.
 
     Returns:
         A `kp.attacks.Ensemble`.
@@ -191,5 +180,5 @@ def quick(
     attack = kp.attacks.quick(bounds=(0, 255))
     ```
     """
-    sizes = {"steps": steps, "targets": targets, "queries": queries}
-    return standard(norm, bounds, **sizes, classes=classes, seed=seed, **options)
+    sizes = {"steps": 50, "targets": 3, "queries": 500}
+    return standard(norm, bounds, **{**sizes, **options})

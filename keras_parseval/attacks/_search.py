@@ -25,9 +25,9 @@ class Search:
     Args:
         model: A Keras classifier.
         attack: The attack, with its labels settled.
+        size: Number of examples at a time.
         measure: `"epsilon"` or `"snr"`.
         levels: The levels, as they were given.
-        size: Number of examples at a time.
         keep_inputs: How many crafted inputs to keep, of the examples that fall first.
         safe_radii: Examples are not attacked by less than this, one number for each; `None` to
             attack all.
@@ -37,9 +37,9 @@ class Search:
         self,
         model: Any,
         attack: Attack,
+        size: int,
         measure: str,
         levels: list[float],
-        size: int,
         keep_inputs: int = 0,
         safe_radii: np.ndarray | None = None,
     ):
