@@ -107,7 +107,8 @@ def settle_convolution(kernel: Any, layout: ConvolutionLayout, most: int) -> Any
     shape = tuple(kernel.shape)
     step = _stepper(0.5, layout, shape)
     # What a step leaves cannot be told as for a matrix: the last one starts within 2%.
-    return layout.to_kernel(step_until_close(step, layout.to_taps(kernel), 0.04, most), shape)
+    taps = step_until_close(step, step(layout.to_taps(kernel)), 0.04, most - 1)
+    return layout.to_kernel(taps, shape)
 
 
 def _step(kernel: Any, beta: float, layout: ConvolutionLayout, steps: int) -> Any:

@@ -151,10 +151,20 @@ def constrain_kernel(kernel: LayerKernel, by: type, **options: Any) -> None:
         **options: Arguments of `kp.ParsevalTightFrame`, without those of the layout.
     """
     if by is ParsevalConvolution and kernel.operator:
-        constraint: Any = ParsevalConvolution(options["beta"], **kernel.operator.get_config())
+        strength = {name: options[name] for name in ("beta",) if name in options}
+        constraint: Any = ParsevalConvolution(**strength, **kernel.operator.get_config())
     else:
         constraint = ParsevalTightFrame(**options, **kernel.layout.get_config())
     give(kernel.layer, **{f"{kernel.prefix}_constraint": constraint})
+
+
+def check_strength(beta: float | None, rows: Rows, unbiased: bool) -> dict[str, Any]:
+    """Arguments of `kp.ParsevalTightFrame`, of which `beta` is left out if it is `None`."""
+    options: dict[str, Any] = {"rows": rows, "unbiased": unbiased}
+    if beta is not None:
+        options["beta"] = beta
+    ParsevalTightFrame(**options)
+    return options
 
 
 def check_rows_fit(rows: Rows, kernels: Iterable[LayerKernel]) -> None:

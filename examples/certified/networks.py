@@ -12,7 +12,7 @@ def with_scale_of_paper(model):
     """
 
     def clone(layer):
-        frame = kp.tight_frame() if isinstance(layer, keras.layers.Conv2D) else {}
+        frame = kp.tight_frame(beta=0.5) if isinstance(layer, keras.layers.Conv2D) else {}
         return type(layer).from_config(layer.get_config() | frame)
 
     return keras.models.clone_model(model, clone_function=clone)

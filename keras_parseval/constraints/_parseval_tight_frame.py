@@ -24,6 +24,8 @@ from keras_parseval._validation import (
 # As many units of a matrix as are held at a cost that hardly counts. A convolution is used at many
 # places of an image, next to which a step costs little at any width.
 _FREE = 256
+# From this `beta` on, the singular values are held, by more steps where one is not enough.
+_HOLDS = 0.25
 
 
 @keras.saving.register_keras_serializable(package="keras_parseval")
@@ -44,12 +46,13 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
     unconstrained and give it weight decay.
 
     Args:
-        beta: Size of the step, in (0, 0.5]. The default, 0.5, corrects in full: where all units
-            take part, the singular values stay at 1 whatever the optimizer does. Smaller values
-            pull gently: 0.1 brings the values to 1 when the learning rate falls, and lets them be
-            well above 1 while it is high; the paper's 3e-4 suits long schedules. Where a
+        beta: Size of the step, in (0, 0.5]. With the default, and where all units take part,
+            the singular values stay within a few percent of 1 whatever the optimizer
+            does, and come to 1 when the learning rate falls. 0.5 corrects in full after every
+            update. Values below 0.25 pull gently: 0.1 lets the singular values be
+            well above 1 while the rate is high; the paper's 3e-4 suits long schedules. Where a
             step would overshoot it is shortened, so no start and no learning
-            rate makes it diverge. Defaults to 0.5.
+            rate makes it diverge. Defaults to 0.25.
         rows: How many output units take part in each step. `"auto"` takes all where that costs
             little: in convolutions, and in kernels of no more than 256 units. A wider kernel is
             corrected at one of eight updates, on average, in the 32 directions in which
@@ -65,10 +68,10 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
             pairs of units that a sample of a given size leaves out, so that a small
             sample keeps the kernel as tight as the full step would. The paper keeps `beta` as it
             is. Defaults to `False`.
-        steps: Number of steps after each update. `"auto"` takes, with the default `beta`, as many
-            as bring the singular values within about 2% of 1, at most 8: one after most
-            updates, more where the learning rate is high. With a smaller `beta`, or a sample of
-            rows, it is 1. Defaults to `"auto"`.
+        steps: Number of steps after each update. `"auto"` takes, with a `beta` of 0.25 or more, as
+            many as bring the singular values within 5% of 1, at most 8: one after most
+            updates, and full ones after it where the learning rate is high. With a smaller `beta`,
+            or a sample of rows, it is 1. Defaults to `"auto"`.
         scale: The singular value to aim at: `"auto"`, as above, or a positive
             number. `prod(ceil(kernel_size / strides))**-0.5` is enough for a
             convolution with strides. Defaults to `"auto"`.
@@ -104,7 +107,7 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
 
     def __init__(
         self,
-        beta: float = 0.5,
+        beta: float = 0.25,
         *,
         rows: Rows = "auto",
         unbiased: bool = False,
@@ -135,8 +138,8 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
         if count < units:
             sample = (beta, count, target, self.unbiased)
             return self._repeat(lambda each: sampled_tight_frame_step(each, *sample), matrices)
-        if self.steps == "auto" and beta == 0.5:
-            return settle(matrices, target)
+        if self.steps == "auto" and beta >= _HOLDS:
+            return settle(matrices, beta, target)
         return self._repeat(lambda each: tight_frame_step(each, beta, target), matrices)
 
     def _repeat(self, step: Callable[[Any], Any], matrices: Any) -> Any:

@@ -21,7 +21,7 @@ def wide_resnet(
     classes: int = 10,
     variant: Variant = "parseval",
     convolutions: Convolutions = "kernel",
-    beta: float = 0.5,
+    beta: float | None = None,
     rows: Rows = "auto",
     unbiased: bool = False,
     floor: float = 0.1,
@@ -58,7 +58,7 @@ def wide_resnet(
             their signal without batch normalisation. Defaults to `"kernel"`.
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`, which are for flattened
             kernels alone. The paper's is 3e-4, which does not hold the frame over a short schedule.
-            Defaults to 0.5.
+            Defaults to `None`, the default of the constraint.
         rows: How many units of a layer take part in each step. Defaults to `"auto"`.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
         floor: See `kp.ConvexAdd`; the paper's is 0. Defaults to 0.1.
@@ -126,7 +126,7 @@ def fully_connected(
     input_shape: tuple[int, ...] = (32, 32, 3),
     classes: int = 10,
     variant: Literal["vanilla", "parseval"] = "parseval",
-    beta: float = 0.5,
+    beta: float | None = None,
     rows: Rows = "auto",
     unbiased: bool = False,
     weight_decay: float = 5e-4,
@@ -148,7 +148,8 @@ def fully_connected(
         variant: `"vanilla"` or `"parseval"`, as in `kp.models.wide_resnet`; there
             are no sums here. Defaults to `"parseval"`.
         beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. The
-            paper does not tell the value for these networks. Defaults to 0.5.
+            paper does not tell the value for these networks. Defaults to `None`, the default of
+            the constraint.
         rows: How many units of a layer take part in each step; the paper has 0.3.
             Defaults to `"auto"`.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.

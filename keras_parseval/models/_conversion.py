@@ -8,6 +8,7 @@ from keras_parseval._kernel_readings import Convolutions
 from keras_parseval._layer_kernels import (
     LayerKernel,
     check_rows_fit,
+    check_strength,
     kernels_inside,
 )
 from keras_parseval._nearest_frames import nearest_frames
@@ -15,7 +16,6 @@ from keras_parseval._progress import Progress, Verbose, check_verbose
 from keras_parseval._validation import Rows, check_choice
 from keras_parseval.constraints import (
     ParsevalConvolution,
-    ParsevalTightFrame,
     project_tight_convolution,
 )
 from keras_parseval.initializers import TightConvolution, TightFrame
@@ -29,7 +29,7 @@ _STARTS = ("project", "random", None)
 def parseval(
     model: Any,
     *,
-    beta: float = 0.5,
+    beta: float | None = None,
     rows: Rows = "auto",
     unbiased: bool = False,
     convolutions: Convolutions = "kernel",
@@ -63,7 +63,8 @@ def parseval(
     Args:
         model: A functional or Sequential model that knows its input shape. It
             is not changed.
-        beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. Defaults to 0.5.
+        beta: See `kp.ParsevalTightFrame`, as for `rows` and `unbiased`. Defaults to `None`, the
+            default of the constraint.
         rows: How many output units take part in each step. A count must suit
             every kernel; a fraction always does. Defaults to `"auto"`.
         unbiased: Whether `beta` makes up for the rows left out. Defaults to `False`.
@@ -97,8 +98,7 @@ def parseval(
     robust = kp.parseval(model, skip="hidden2")
     ```
     """
-    constraint_options: dict[str, Any] = {"beta": beta, "rows": rows, "unbiased": unbiased}
-    ParsevalTightFrame(**constraint_options)
+    constraint_options = check_strength(beta, rows, unbiased)
     check_choice("init", init, _STARTS)
     check_verbose(verbose)
     decisions = decide(model, merge, skip, convolutions)

@@ -5,7 +5,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_parseval._layer_kernels import check_rows_fit, constrain_kernel, layer_kernels
+from keras_parseval._layer_kernels import (
+    check_rows_fit,
+    check_strength,
+    constrain_kernel,
+    layer_kernels,
+)
 from keras_parseval._lending import give
 from keras_parseval._validation import Rows, check_choice, check_floor, check_integer, check_number
 from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame
@@ -20,7 +25,7 @@ class Parts:
         self,
         variant: str,
         variants: tuple[Any, ...],
-        beta: float,
+        beta: float | None,
         rows: Rows,
         unbiased: bool,
         weight_decay: float,
@@ -30,8 +35,7 @@ class Parts:
         convolutions: str = "kernel",
     ):
         self.variant = check_choice("variant", variant, variants)
-        self.options: dict[str, Any] = {"beta": beta, "rows": rows, "unbiased": unbiased}
-        ParsevalTightFrame(**self.options)
+        self.options = check_strength(beta, rows, unbiased)
         self.weight_decay = check_number(
             "weight_decay", weight_decay, "a number of at least 0", lambda value: value >= 0
         )
