@@ -234,6 +234,14 @@ def layers_by_path(root: Any) -> list[tuple[str, Any]]:
     return list(found.values())
 
 
+def constructor_arguments(layer: Any) -> dict[str, Any]:
+    """What a layer was made with, which Keras keeps where it is all numbers and words."""
+    kept = getattr(layer, "_auto_config", None)
+    if kept is None:
+        raise ValueError(f"It is not known what this was made with. Received: {layer}")
+    return {**kept.config, "name": layer.name, "dtype": layer.dtype_policy}
+
+
 def minibatch_counter(optimizer: Any) -> Any:
     """The variable of an optimizer that counts every minibatch.
 

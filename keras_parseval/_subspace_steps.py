@@ -10,22 +10,22 @@ from keras import ops
 
 from keras_parseval._precision import keep_dtype
 from keras_parseval._sampling import fingerprint, noise
-from keras_parseval._tight_frames import check_count, check_rank, is_wide, small_gram, take_step
+from keras_parseval._tight_frames import check_count, check_rank, is_wide, retract, small_gram
 from keras_parseval._validation import check_beta, check_scale
 
 # How many directions are corrected together, and at one of how many updates.
-_DIRECTIONS, _TURNS = 32, 8
-# At every update where `||E||_F` seems to be above this, as a sample of so many units tells.
-_ALARM, _SAMPLE = 1.0, 64
+_DIRECTIONS, _TURNS = 64, 16
+# How many units tell whether a matrix is far from a frame.
+_SAMPLE = 64
 
 
 @keep_dtype
 def subspace_tight_frame_step(matrix: Any, beta: float, count: int, scale: float = 1.0) -> Any:
     """`tight_frame_step` in the few directions in which a matrix is furthest from a tight frame.
 
-    With `E = W W^T / scale**2 - I`, it computes `W - beta Q Q^T E W`, where the orthonormal columns
-    of `Q` span `E` times `count` random vectors: nearly the directions in which `E` is largest. The
-    full step has the identity for `Q Q^T`. It costs `12 count n d` operations, where the full step
+    The step takes `Q^T W` in place of `W`, where the orthonormal columns of `Q` span
+    `W W^T / scale**2 - I` times `count` random vectors: nearly the directions in which that is
+    largest. The rest of `W` stays. It costs `8 count n d` operations, where the full step
     costs `4 n**2 d`. The random vectors are drawn from the matrix's own content, so it needs no
     seed and differs from update to update.
 
@@ -52,24 +52,24 @@ def subspace_tight_frame_step(matrix: Any, beta: float, count: int, scale: float
 
 @keep_dtype
 def hold(matrix: Any, beta: float, scale: float) -> Any:
-    """At one of eight updates, drawn from the matrix's content, a step in 32 directions.
+    """At one of 16 updates, drawn from the matrix's content, a step in 64 directions.
 
     At every update if the matrix is far from a tight frame. `beta` is raised, to 0.5 at most, to
     make up for the updates that are left out.
     """
     first, second = fingerprint(matrix)
+    is_far = _squared_error(matrix, scale) > 1
+    turn = ops.logical_or((first + second) % _TURNS == 0, is_far)
 
     def step(matrix: Any, _: Any) -> tuple[Any, Any]:
         return _step(matrix, min(0.5, _TURNS * beta), _DIRECTIONS, scale), False
 
     # A loop, because a condition would copy the matrix whenever there is nothing to do.
-    is_far = _error_of_sample(matrix, scale) > _ALARM
-    turn = ops.logical_or((first + second) % _TURNS == 0, is_far)
     return ops.while_loop(lambda _, turn: turn, step, (matrix, turn), maximum_iterations=1)[0]
 
 
-def _error_of_sample(matrix: Any, scale: float) -> Any:
-    """About `||E||_F`, the largest of a batch, from some units that are spread over all."""
+def _squared_error(matrix: Any, scale: float) -> Any:
+    """About `||W W^T / scale**2 - I||_F**2`, the largest of a batch, from some units of all."""
     units = min(matrix.shape[-2:])
     apart = max(1, units // _SAMPLE)
     some = matrix[..., ::apart, :] if is_wide(matrix) else matrix[..., ::apart]
@@ -77,24 +77,17 @@ def _error_of_sample(matrix: Any, scale: float) -> Any:
     excess = gram - ops.eye(gram.shape[-1], dtype=gram.dtype)
     squares = ops.sum(ops.square(excess), axis=(-2, -1))
     # Directions that have to do with all units alike are seen in this part.
-    return ops.sqrt(ops.max(squares)) * (units / gram.shape[-1])
+    return ops.max(squares) * (units / gram.shape[-1]) ** 2
 
 
 def _step(matrix: Any, beta: float, count: int, scale: float) -> Any:
     # Thin matrices lie: compilers for processors take three times as long for those that stand.
     wide, transposed = is_wide(matrix), ops.swapaxes(matrix, -1, -2)
-
-    def excess(directions: Any) -> Any:
-        ahead, back = (matrix, transposed) if wide else (transposed, matrix)
-        return directions @ ahead @ back / scale**2 - directions
-
+    ahead, back = (matrix, transposed) if wide else (transposed, matrix)
     start = noise(matrix, (*matrix.shape[:-2], count, min(matrix.shape[-2:])))
-    found = ops.qr(ops.swapaxes(excess(start), -1, -2))[0]
+    image = start @ ahead @ back / scale**2 - start
+    found = ops.qr(ops.swapaxes(image, -1, -2))[0]
     directions = ops.swapaxes(found, -1, -2)
-    image = excess(directions)
-    error = ops.sqrt(ops.sum(ops.square(image), axis=(-2, -1), keepdims=True))
-    if wide:
-        direction = found @ (image @ matrix)
-    else:
-        direction = ops.swapaxes(image @ transposed, -1, -2) @ directions
-    return take_step(matrix, direction, beta, error)
+    part = directions @ ahead
+    move = retract(part, beta, scale) - part
+    return matrix + (found @ move if wide else ops.swapaxes(move, -1, -2) @ directions)

@@ -55,7 +55,7 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
             rate makes it diverge. Defaults to 0.25.
         rows: How many output units take part in each step. `"auto"` takes all where that costs
             little: in convolutions, and in kernels of no more than 256 units. A wider kernel is
-            corrected at one of eight updates, on average, in the 32 directions in which
+            corrected at one of 16 updates, on average, in the 64 directions in which
             it has drifted furthest, by a larger `beta` to make up for that (0.5 at most), and at
             every update if it has drifted far: a few percent of the training step at any width.
             While the learning rate is high, its largest singular value can be well above 1,

@@ -1,13 +1,13 @@
 """Clones of models, in which some layers are changed."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_parseval._keras_internals import is_graph, lineages_of
+from keras_parseval._keras_internals import constructor_arguments, is_graph, lineages_of
 from keras_parseval._layer_kernels import (
     ATTENTION,
     attention_layout,
@@ -54,21 +54,56 @@ def clone_with_changes(
 
 def _convert(layer: Any, changes: list[Decision], constraint_options: dict[str, Any]) -> Any:
     """A clone of one layer, not built yet, with its changes made."""
-    with _explaining(layer):
-        config = layer.get_config()
     if any(change.becomes is ConvexAdd for change in changes):
-        return ConvexAdd.from_config(config)
-    if changes:
-        config = _without_builds(config)
-    if changes and isinstance(layer, ATTENTION):
-        config |= _attention_arguments(layer, changes, constraint_options)
-    clone = _made_again(layer, config)
+        return ConvexAdd.from_config(layer.get_config())
+    try:
+        clone = _from_config(layer, changes, constraint_options)
+    except Exception as error:
+        clone = _from_arguments(layer, error)
     constraints = {change.weight: change.becomes for change in changes}
     for weight, kernel in kernels_inside(clone).items():
         if constraint := constraints.get(weight):
             constrain_kernel(kernel, constraint, **constraint_options)
             if norm_penalty(kernel):
                 give(kernel.layer, **{f"{kernel.prefix}_regularizer": None})
+    return clone
+
+
+def _from_config(layer: Any, changes: list[Decision], constraint_options: dict[str, Any]) -> Any:
+    """A layer of the same class, from its configuration."""
+    config = layer.get_config()
+    if changes:
+        config = _without_builds(config)
+    if changes and isinstance(layer, ATTENTION):
+        config |= _attention_arguments(layer, changes, constraint_options)
+    if not isinstance(layer, keras.layers.Lambda):
+        return type(layer).from_config(config)
+    # Keras loads no function from a configuration, which might come from anywhere.
+    config |= {"function": keras.saving.serialize_keras_object(keras.activations.linear)}
+    clone = type(layer).from_config(config)
+    give(clone, function=layer.function)
+    return clone
+
+
+def _from_arguments(layer: Any, error: Exception) -> Any:
+    """A layer of the same class, from what it was made with, if Keras has kept that.
+
+    Args:
+        layer: The layer.
+        error: What its configuration raises.
+    """
+    try:
+        clone = type(layer)(**constructor_arguments(layer))
+    except Exception:
+        # Keras puts an error inside another one.
+        cause = str(error).rpartition("Exception encountered: ")[-1].strip().partition("\n")[0]
+        raise ValueError(
+            "To be cloned, a layer must come back from its own configuration, by "
+            "`type(layer).from_config(layer.get_config())`; correct these in a subclass. "
+            f"Received: the layer '{layer.name}' of class {type(layer).__name__}, which raises: "
+            f"{cause or type(error).__name__}"
+        ) from error
+    give(clone, trainable=layer.trainable)
     return clone
 
 
@@ -94,35 +129,6 @@ def _attention_arguments(
     if any(change.kernel and norm_penalty(change.kernel) for change in changes):
         arguments["kernel_regularizer"] = None
     return arguments
-
-
-def _made_again(layer: Any, config: dict[str, Any]) -> Any:
-    """A layer of the same class, from its configuration."""
-    if not isinstance(layer, keras.layers.Lambda):
-        with _explaining(layer):
-            return type(layer).from_config(config)
-    # Keras loads no function from a configuration, which might come from anywhere.
-    config |= {"function": keras.saving.serialize_keras_object(keras.activations.linear)}
-    with _explaining(layer):
-        clone = type(layer).from_config(config)
-    give(clone, function=layer.function)
-    return clone
-
-
-@contextlib.contextmanager
-def _explaining(layer: Any) -> Iterator[None]:
-    """Say which layer cannot be cloned, whatever it raises."""
-    try:
-        yield
-    except Exception as error:
-        # Keras puts an error inside another one.
-        cause = str(error).rpartition("Exception encountered: ")[-1].strip().partition("\n")[0]
-        raise ValueError(
-            "To be cloned, a layer must come back from its own configuration, by "
-            "`type(layer).from_config(layer.get_config())`; correct these in a subclass. "
-            f"Received: the layer '{layer.name}' of class {type(layer).__name__}, which raises: "
-            f"{cause or type(error).__name__}"
-        ) from error
 
 
 def _weights_of(layer: Any, clone: Any) -> list[tuple[Any, Any]]:
