@@ -50,7 +50,7 @@ class Evaluation:
         self.safe_radii = safe_radii
         self.moved, self.features = False, 0
         # Known once the first batch has been looked at.
-        self._size = self._classes = self._passes = 0
+        self._size = self._pack_size = self._classes = self._passes = 0
         self._is_search = False
 
     def run(self, x: Any, y: Any, batch_size: int, backup: Any, verbose: Verbose) -> Findings:
@@ -145,6 +145,7 @@ class Evaluation:
             options = (self._size, self.measure, self.levels, self.keep_inputs, radii)
             search = Search(self.model, self.attack, *options)
             found = search.begin(inputs, labels) if found is None else found
+            self._pack_size = search.pack_size = self._pack_size or search.fitting_pack_size(found)
             self.moved = True
             yield from search.run(inputs, labels, found, self._classes)
 

@@ -20,7 +20,7 @@ class Search:
 
     An example that falls at one level has fallen at all larger ones: its perturbation is allowed
     there as well. Each round of each attack is one pass over the examples that are still right,
-    packed into batches of one size, so that nothing is compiled anew.
+    packed into batches of one size, `pack_size`, so that nothing is compiled anew.
 
     Args:
         model: A Keras classifier.
@@ -46,6 +46,7 @@ class Search:
         self.model, self.attack, self.size = model, attack, size
         self.measure, self.levels, self.keep_inputs = measure, levels, keep_inputs
         self.safe_radii = safe_radii
+        self.pack_size = size
         # From the smallest perturbation to the largest.
         self.order = np.argsort(levels if measure == "epsilon" else [-each for each in levels])
 
@@ -81,6 +82,19 @@ class Search:
             outputs=outputs,
         )
 
+    def fitting_pack_size(self, found: Findings) -> int:
+        """A size no larger than `size`, for as few packs that are as full as can be."""
+        most = max(int(self._attacked(found, level, found.right[0]).sum()) for level in self.order)
+        packs = max(1, -(-most // self.size))
+        # Of eight, because processors compute on so many numbers at once.
+        return min(self.size, 8 * max(1, -(-most // (8 * packs))))
+
+    def _attacked(self, found: Findings, level: int, right: np.ndarray) -> np.ndarray:
+        """Which of the examples that are right are attacked at a level."""
+        sizes = found.epsilons[level]
+        attacked = (right > 0) & (sizes > 0)
+        return attacked if self.safe_radii is None else attacked & (sizes >= self.safe_radii)
+
     def run(self, inputs: Any, y: Any, found: Findings, classes: int) -> Iterator[Findings]:
         """Go on with the passes, and give what is known after each."""
         for level, number, round in self.passes(classes)[int(found.passes) :]:
@@ -98,10 +112,7 @@ class Search:
         self, inputs: Any, y: Any, found: Findings, level: int, number: int, round: int
     ) -> None:
         attack = self.attack.members()[number]
-        sizes = found.epsilons[level]
-        alive = (found.right[level + 1] > 0) & (sizes > 0)
-        if self.safe_radii is not None:
-            alive &= sizes >= self.safe_radii
+        alive = self._attacked(found, level, found.right[level + 1])
         for part in self._packs(np.flatnonzero(alive)):
             try:
                 attempt = self._attempt(attack, inputs, y, found, level, round, part)
@@ -117,13 +128,14 @@ class Search:
             found.keep(part[fallen], attempt.crafted[fallen], self.keep_inputs)
 
     def _packs(self, numbers: np.ndarray) -> list[np.ndarray]:
-        return [numbers[at : at + self.size] for at in range(0, len(numbers), self.size)]
+        size = self.pack_size
+        return [numbers[at : at + size] for at in range(0, len(numbers), size)]
 
     def _tensors(self, inputs: Any, y: Any, part: np.ndarray, **others: np.ndarray) -> Any:
         """The examples of one pack, and what is told of each, padded where a compiler wants it."""
         rows = {"x": keras.tree.map_structure(ops.convert_to_numpy, inputs), "y": y, **others}
         rows = keras.tree.map_structure(lambda each: ops.convert_to_numpy(each)[part], rows)
-        return padded(rows, self.size) if COMPILES else rows
+        return padded(rows, self.pack_size) if COMPILES else rows
 
     def _look(self, inputs: Any, y: Any, part: np.ndarray) -> tuple[np.ndarray, ...]:
         """Outputs, labels, decisions, whether right, and whether the gradient is zero."""
