@@ -20,8 +20,8 @@ from keras_parseval.analysis._slopes import Slopes
 class Certificate:
     """A classifier, and how fast the difference of two of its logits can change."""
 
-    def __init__(self, model: Any, norm: Any, method: Method, loss: Any):
-        self.model, self.loss = model, loss
+    def __init__(self, model: Any, norm: Any, method: Method = "operator", loss: Any = None):
+        self.model, self.method, self.loss = model, method, loss
         self.classifier = Classifier(model, loss)
         if self.classifier.returns_probabilities:
             raise ValueError(

@@ -152,24 +152,15 @@ def certified_accuracy(
     ```
     """
     levels = check_levels("epsilon", epsilon)
-    result, _ = certify(model, x, y, levels, norm, method, loss, batch_size, verbose)
+    certificate = Certificate(model, norm, method, loss)
+    result, _ = certify(certificate, certificate.examples(x, y, batch_size), levels, verbose)
     return result
 
 
 def certify(
-    model: Any,
-    x: Any,
-    y: Any,
-    levels: list[float],
-    norm: Norm,
-    method: Method = "operator",
-    loss: Any = None,
-    batch_size: int = 128,
-    verbose: Verbose = "auto",
+    certificate: Certificate, examples: Any, levels: list[float], verbose: Verbose
 ) -> tuple[CertifiedAccuracy, np.ndarray]:
     """The certified accuracy at several sizes, and the radius of each example."""
-    certificate = Certificate(model, norm, method, loss)
-    examples = certificate.examples(x, y, batch_size)
     radii = certificate.for_each(certificate.radii, examples, verbose)
     clean, *accuracies = (float((radii > level).mean()) for level in [0.0, *levels])
     result = CertifiedAccuracy(
@@ -177,7 +168,7 @@ def certify(
         levels=tuple(levels),
         accuracies=tuple(accuracies),
         norm=certificate.slopes.norm,
-        method=method,
+        method=certificate.method,
         examples=len(radii),
         rule=certificate.slopes.rule,
     )

@@ -143,9 +143,9 @@ class Evaluation:
             yield self._together(inputs, labels)
         else:
             options = (self._size, self.measure, self.levels, self.keep_inputs, radii)
-            search = Search(self.model, self.attack, *options)
+            search = Search(self.model, self.attack, *options, self._pack_size)
             found = search.begin(inputs, labels) if found is None else found
-            self._pack_size = search.pack_size = self._pack_size or search.fitting_pack_size(found)
+            self._pack_size = self._pack_size or search.fit_packs(found)
             self.moved = True
             yield from search.run(inputs, labels, found, self._classes)
 

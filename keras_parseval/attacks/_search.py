@@ -31,6 +31,7 @@ class Search:
         keep_inputs: How many crafted inputs to keep, of the examples that fall first.
         safe_radii: Examples are not attacked by less than this, one number for each; `None` to
             attack all.
+        pack_size: Number of examples in a pack, once it has been chosen. Defaults to `size`.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class Search:
         levels: list[float],
         keep_inputs: int = 0,
         safe_radii: np.ndarray | None = None,
+        pack_size: int = 0,
     ):
         self.model, self.attack, self.size = model, attack, size
         self.measure, self.levels, self.keep_inputs = measure, levels, keep_inputs
         self.safe_radii = safe_radii
-        self.pack_size = size
+        self.pack_size = pack_size or size
         # From the smallest perturbation to the largest.
         self.order = np.argsort(levels if measure == "epsilon" else [-each for each in levels])
 
@@ -82,12 +84,13 @@ class Search:
             outputs=outputs,
         )
 
-    def fitting_pack_size(self, found: Findings) -> int:
-        """A size no larger than `size`, for as few packs that are as full as can be."""
+    def fit_packs(self, found: Findings) -> int:
+        """Choose a pack size of at most `size`, for as few packs that are as full as can be."""
         most = max(int(self._attacked(found, level, found.right[0]).sum()) for level in self.order)
         packs = max(1, -(-most // self.size))
         # Of eight, because processors compute on so many numbers at once.
-        return min(self.size, 8 * max(1, -(-most // (8 * packs))))
+        self.pack_size = min(self.size, 8 * max(1, -(-most // (8 * packs))))
+        return self.pack_size
 
     def _attacked(self, found: Findings, level: int, right: np.ndarray) -> np.ndarray:
         """Which of the examples that are right are attacked at a level."""

@@ -12,6 +12,7 @@ from keras_parseval._compiled_loss import check_model
 from keras_parseval._progress import Verbose, check_verbose
 from keras_parseval._validation import Norm, check_integer, check_norm
 from keras_parseval.analysis import lipschitz_bound, robust_accuracy
+from keras_parseval.analysis._certificate import Certificate
 from keras_parseval.analysis._certified import certify
 from keras_parseval.attacks import Attack
 from keras_parseval.reports._facts import (
@@ -123,10 +124,13 @@ def report(
     levels, why_levels = choose_levels(epsilon, norm, interval, moving)
     chosen = choose_attack(attack, norm, interval, model, x, moving, seed)
     options: dict[str, Any] = {"batch_size": batch_size, "verbose": verbose}
+
+    def prove() -> Any:
+        certificate = Certificate(model, norm)
+        return certify(certificate, certificate.examples(x, y, batch_size), levels, verbose)
+
     with steps("certificates"):
-        proved, radii = steps.attempt(
-            lambda: certify(model, x, y, levels, norm, **options), otherwise=(None, None)
-        )
+        proved, radii = steps.attempt(prove, otherwise=(None, None))
     with steps("attacks"), recorded() as caught:
         attacked = robust_accuracy(
             *(model, x, y),
