@@ -25,13 +25,14 @@ from benchmarks import (
     scaling,
     simplex,
     summary,
+    torch_layers,
     trained,
 )
 from benchmarks.timing import as_markdown
 
 MODULES = (
-    *(constraint, trained, convolution, adversarial_training, robust_accuracy, attacks, lipschitz),
-    *(gradients, first_calls, simplex, scaling, memory, gpu),
+    *(constraint, trained, convolution, torch_layers, adversarial_training, robust_accuracy),
+    *(attacks, lipschitz, gradients, first_calls, simplex, scaling, memory, gpu),
 )
 BENCHMARKS = {name: each for module in MODULES for name, each in module.BENCHMARKS.items()}
 

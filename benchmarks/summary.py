@@ -6,18 +6,22 @@ from benchmarks import attacks, constraint
 from benchmarks.timing import as_markdown
 
 
-def read(path):
-    """The rows of each benchmark, from its first line in a file."""
+def read(path, backend=""):
+    """The rows of each benchmark, from its first line in a file that is of this backend."""
     found = {}
     for line in map(json.loads, path.read_text().splitlines()):
-        found.setdefault(line["benchmark"], line["rows"])
+        if line["backend"].startswith(backend):
+            found.setdefault(line["benchmark"], line["rows"])
     return found
 
 
 def summary(path):
     """All tables, as Markdown."""
     results = read(path)
-    tables = [_constraints(results), results["trained_mlp_1024"], _attacks(results), _suites(path)]
+    tables = [
+        *(_constraints(read(path, "tensorflow")), _backends(path)),
+        *(results["trained_mlp_1024"], results["torch_layers"], _attacks(results), _suites(path)),
+    ]
     return "\n\n".join(map(as_markdown, tables))
 
 
@@ -39,6 +43,18 @@ def _constraints(results):
         }
         for contestant in contestants
     ]
+
+
+def _backends(path):
+    """A row for each backend: the time of a step with the default on each network."""
+    rows = []
+    for backend in ("TensorFlow", "JAX", "torch"):
+        results, row = read(path, backend.lower()), {"backend": backend}
+        for name, benchmark in constraint.BENCHMARKS.items():
+            ratios = {each["contestant"]: each["ratio"] for each in results.get(name, [])}
+            row[benchmark.name] = ratios.get(constraint.DEFAULT[1], "")
+        rows.append(row)
+    return rows
 
 
 def _attacks(results):

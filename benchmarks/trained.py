@@ -27,7 +27,7 @@ class Trained:
         return f"Singular values of an MLP {self.hidden} x {self.units} trained on the digits"
 
     def run(self):
-        train, test = _digits()
+        train, test = digits()
         base = networks.multilayer(self.hidden, self.units, inputs=64)
         return [self._row(name, base, change, train, test) for name, change in OURS.items()]
 
@@ -61,7 +61,7 @@ def _values(model):
     return [kp.singular_values(layer, relative=True) for layer in layers[:-1]]
 
 
-def _digits():
+def digits():
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

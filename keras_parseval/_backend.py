@@ -86,6 +86,20 @@ def subtract(x: Any, shift: Any) -> Any:
     return ops.cast(ops.cast(x, shift.dtype) - shift, x.dtype)
 
 
+def contiguous(x: Any) -> Any:
+    """The same tensor, with its numbers in memory in their order."""
+    return x.contiguous() if _BACKEND == "torch" else x
+
+
+def every(x: Any, stride: int) -> Any:
+    """Every so many numbers of a tensor, in order, as a tensor of rank 1."""
+    if _BACKEND == "torch":
+        from keras_parseval import _backend_torch
+
+        return _backend_torch.every(x, stride)
+    return ops.reshape(x, (-1,))[::stride]
+
+
 def sort_pair(first: Any, second: Any) -> tuple[Any, Any]:
     """The larger and the smaller of two tensors, number by number."""
     if _BACKEND == "torch":

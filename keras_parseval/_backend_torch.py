@@ -28,6 +28,15 @@ def subtract(x: Any, shift: Any) -> Any:
     return x + -high + -low
 
 
+def every(x: Any, stride: int) -> Any:
+    """Every so many numbers of a tensor, in order, as a tensor of rank 1.
+
+    To flatten a transposed one would copy all of it.
+    """
+    places = torch.arange(0, x.numel(), stride, device=x.device)
+    return x[torch.unravel_index(places, x.shape)]
+
+
 def sort_pair(first: Any, second: Any) -> tuple[Any, Any]:
     """The larger and the smaller of two tensors, number by number."""
     # PyTorch is slow with numbers that do not lie together.

@@ -164,25 +164,31 @@ def _excess_images(real: Any, imaginary: Any) -> tuple[Any, Any]:
     """
     tall = real.shape[-2] >= real.shape[-1]
     if not tall:
-        real, imaginary = ops.swapaxes(real, -1, -2), ops.swapaxes(imaginary, -1, -2)
-    # Real and imaginary part above each other: three real products make the Gram matrix.
-    both = ops.concatenate([real, imaginary], axis=-2)
-    excess_real = ops.swapaxes(both, -1, -2) @ both - ops.eye(both.shape[-1], dtype=both.dtype)
-    half = ops.swapaxes(real, -1, -2) @ imaginary
-    excess_imaginary = half - ops.swapaxes(half, -1, -2)
+        real, imaginary = _transposed(real), _transposed(imaginary)
+    # Two real products make the Hermitian Gram matrix, and three the product with it, where plain
+    # arithmetic takes three and four.
+    mixed = _transposed(real - imaginary) @ (real + imaginary)
+    mirrored = _transposed(mixed)
+    identity = ops.eye(mixed.shape[-1], dtype=mixed.dtype)
+    squares = _transposed(imaginary) @ imaginary
+    excess_real = (mixed + mirrored) / 2 + 2 * squares - identity
+    excess_imaginary = (mixed - mirrored) / 2
     # Their squares are finite, and a step from so far away is another one anyway.
     parts = [ops.clip(part, -1e18, 1e18) for part in (excess_real, excess_imaginary)]
     magnitudes = ops.sqrt(ops.square(parts[0]) + ops.square(parts[1]))
-    rows = real.shape[-2]
-    first, second = both @ excess_real, both @ excess_imaginary
+    shared = (real + imaginary) @ excess_real
     images = ops.stack(
         [
-            first[..., :rows, :] - second[..., rows:, :],
-            first[..., rows:, :] + second[..., :rows, :],
+            shared - imaginary @ (excess_real + excess_imaginary),
+            shared + real @ (excess_imaginary - excess_real),
         ]
     )
     error = ops.max(spectral_error(magnitudes), axis=0)
-    return images if tall else ops.swapaxes(images, -1, -2), error
+    return images if tall else _transposed(images), error
+
+
+def _transposed(matrices: Any) -> Any:
+    return ops.swapaxes(matrices, -1, -2)
 
 
 def check_not_depthwise(layout: ConvolutionLayout, shape: tuple[int, ...]) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from keras import ops
 
+from keras_parseval._backend import every
+
 # A prime whose square fits in 32 bits. It leaves 2 when divided by 3, so that cubes modulo
 # the prime are all different. No shorter side of a matrix is as long.
 _PRIME = 46337
@@ -65,7 +67,7 @@ def fingerprint(matrix: Any) -> tuple[Any, Any]:
     stride = max(1, size // _PROBES)
     while math.gcd(stride, matrix.shape[-1]) > 1:
         stride += 1
-    values = ops.abs(ops.cast(ops.reshape(matrix, (-1,))[::stride], "float32"))
+    values = ops.abs(ops.cast(every(matrix, stride), "float32"))
     # The bits of a number from 2^3 down to 2^-28, exactly, in two halves of 16.
     halves = [ops.cast(ops.mod(values * 2.0**shift, 2.0**16), "int32") for shift in (12, 28)]
     digits = halves[0] + halves[1]

@@ -1,29 +1,42 @@
 """Steps that correct what has drifted furthest, in wide matrices, whose full step is dear.
 
-An update moves a wide matrix away from its tight frame in few directions, as many as a gradient
-has. To find these and to correct them takes a few products with thin matrices.
+An update moves a wide matrix away from its tight frame in few directions above all. To find these
+and to correct them takes a few products with thin matrices.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
 from keras_parseval._precision import keep_dtype
 from keras_parseval._sampling import fingerprint, noise
-from keras_parseval._tight_frames import check_count, check_rank, is_wide, retract, small_gram
+from keras_parseval._tight_frames import (
+    check_count,
+    check_rank,
+    is_wide,
+    retract,
+    small_gram,
+    spectral_error,
+    take_step,
+)
 from keras_parseval._validation import check_beta, check_scale
 
-# How many directions are corrected together, and at one of how many updates.
-_DIRECTIONS, _TURNS = 64, 16
+# How many directions are corrected together; at one of how many updates, and if it is far off.
+_DIRECTIONS, _TURNS, _TURNS_IF_FAR = 64, 16, 8
+# The cost of a full step grows with the units, and it is taken so much more rarely.
+_UNITS_A_TURN = 8
 # How many units tell whether a matrix is far from a frame.
 _SAMPLE = 64
+# Directions that are this much shorter than the longest, squared, count as lying in their span.
+_NEGLIGIBLE, _ROUNDS = 1e-4, 8
 
 
 @keep_dtype
 def subspace_tight_frame_step(matrix: Any, beta: float, count: int, scale: float = 1.0) -> Any:
     """`tight_frame_step` in the few directions in which a matrix is furthest from a tight frame.
 
-    The step takes `Q^T W` in place of `W`, where the orthonormal columns of `Q` span
+    The step takes `Q^T W` in place of `W`, where the columns of `Q`, nearly orthonormal, span
     `W W^T / scale**2 - I` times `count` random vectors: nearly the directions in which that is
     largest. The rest of `W` stays. It costs `8 count n d` operations, where the full step
     costs `4 n**2 d`. The random vectors are drawn from the matrix's own content, so it needs no
@@ -52,20 +65,39 @@ def subspace_tight_frame_step(matrix: Any, beta: float, count: int, scale: float
 
 @keep_dtype
 def hold(matrix: Any, beta: float, scale: float) -> Any:
-    """At one of 16 updates, drawn from the matrix's content, a step in 64 directions.
+    """At some updates a step in 64 directions, and at fewer a full one, drawn from the content.
 
-    At every update if the matrix is far from a tight frame. `beta` is raised, to 0.5 at most, to
+    The first at one of 16 updates, or of eight if the matrix is far from a tight frame; the
+    second at one of as many as there are times 8 units. `beta` is raised, to 0.5 at most, to
     make up for the updates that are left out.
     """
     first, second = fingerprint(matrix)
-    is_far = _squared_error(matrix, scale) > 1
-    turn = ops.logical_or((first + second) % _TURNS == 0, is_far)
+    turns = min(matrix.shape[-2:]) // _UNITS_A_TURN
+    in_some, in_all = first % _TURNS_IF_FAR == 0, second % turns == 0
 
-    def step(matrix: Any, _: Any) -> tuple[Any, Any]:
-        return _step(matrix, min(0.5, _TURNS * beta), _DIRECTIONS, scale), False
+    def correct_in_some(matrix: Any) -> Any:
+        return _step(matrix, min(0.5, _TURNS * beta), _DIRECTIONS, scale)
+
+    def correct_in_all(matrix: Any) -> Any:
+        return retract(matrix, min(0.5, turns * beta), scale)
+
+    def correct(matrix: Any) -> Any:
+        needed = ops.logical_or(first % _TURNS == 0, _squared_error(matrix, scale) > 1)
+        matrix = _once(ops.logical_and(in_some, needed), correct_in_some, matrix)
+        return _once(in_all, correct_in_all, matrix)
+
+    # Mostly nothing is due, and then there is one loop that does nothing, not two.
+    return _once(ops.logical_or(in_some, in_all), correct, matrix)
+
+
+def _once(condition: Any, function: Callable[[Any], Any], matrix: Any) -> Any:
+    """The function of the matrix where the condition holds, or else the matrix."""
+
+    def run(matrix: Any, _: Any) -> tuple[Any, Any]:
+        return function(matrix), False
 
     # A loop, because a condition would copy the matrix whenever there is nothing to do.
-    return ops.while_loop(lambda _, turn: turn, step, (matrix, turn), maximum_iterations=1)[0]
+    return ops.while_loop(lambda _, go: go, run, (matrix, condition), maximum_iterations=1)[0]
 
 
 def _squared_error(matrix: Any, scale: float) -> Any:
@@ -85,9 +117,36 @@ def _step(matrix: Any, beta: float, count: int, scale: float) -> Any:
     wide, transposed = is_wide(matrix), ops.swapaxes(matrix, -1, -2)
     ahead, back = (matrix, transposed) if wide else (transposed, matrix)
     start = noise(matrix, (*matrix.shape[:-2], count, min(matrix.shape[-2:])))
-    image = start @ ahead @ back / scale**2 - start
-    found = ops.qr(ops.swapaxes(image, -1, -2))[0]
-    directions = ops.swapaxes(found, -1, -2)
+    directions = _nearly_orthonormal(start @ ahead @ back / scale**2 - start)
     part = directions @ ahead
-    move = retract(part, beta, scale) - part
-    return matrix + (found @ move if wide else ops.swapaxes(move, -1, -2) @ directions)
+    # Not less the identity: in a direction that is too short, a frame would seem too small.
+    excess = part @ ops.swapaxes(part, -1, -2) / scale**2 - _gram(directions)
+    move = take_step(part, excess @ part, beta, spectral_error(ops.abs(excess))) - part
+    first, second = (directions, move) if wide else (move, directions)
+    return matrix + ops.swapaxes(first, -1, -2) @ second
+
+
+def _nearly_orthonormal(rows: Any) -> Any:
+    """Orthonormal rows of the same span; shorter ones where there is little to tell them apart.
+
+    The inverse root of their Gram matrix, by Newton and Schulz: a QR decomposition takes compilers
+    as long as all the rest.
+    """
+    tiny = 1e-30
+    rows = rows / (ops.max(ops.abs(rows), axis=(-2, -1), keepdims=True) + tiny)
+    gram, identity = _gram(rows), ops.eye(rows.shape[-2], dtype=rows.dtype)
+    size = ops.sum(gram * identity, axis=(-2, -1), keepdims=True) + tiny
+    gram, more = gram / size + _NEGLIGIBLE * identity, 1.5 * identity
+
+    def closer(_: Any, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        root, inverse = pair
+        factor = more - 0.5 * inverse @ root
+        return root @ factor, factor @ inverse
+
+    start = gram, ops.broadcast_to(identity, gram.shape)
+    _, inverse = ops.fori_loop(0, _ROUNDS, closer, start)
+    return inverse @ rows / ops.sqrt(size)
+
+
+def _gram(rows: Any) -> Any:
+    return rows @ ops.swapaxes(rows, -1, -2)

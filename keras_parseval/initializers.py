@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_parseval._backend import contiguous
 from keras_parseval._convolution_frames import check_not_depthwise
 from keras_parseval._convolution_layout import ConvolutionLayout, HasConvolutionLayout, Strides
 from keras_parseval._kernel_layout import Groups, HasLayout, Heads, KernelLayout, Scale
@@ -42,7 +43,9 @@ class _Drawn(keras.initializers.Initializer):
                 "for a constraint take `kp.ParsevalTightFrame` or `kp.ParsevalConvolution`. "
                 "Received: a tensor"
             )
-        return ops.cast(self.draw(tuple(shape)), dtype or keras.config.floatx())
+        # A weight keeps the order in memory that it begins with.
+        kernel = contiguous(self.draw(tuple(shape)))
+        return ops.cast(kernel, dtype or keras.config.floatx())
 
     def get_config(self) -> dict[str, Any]:
         return {"seed": self._normal.get_config()["seed"]}

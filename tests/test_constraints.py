@@ -110,7 +110,7 @@ def test_by_default_convolutions_and_narrow_kernels_are_held_in_full(rng):
 
 
 @pytest.mark.parametrize("shape", [(270, 300), (300, 270), (2, 270, 300)])
-def test_by_default_wide_kernels_are_held_at_one_of_16_updates(shape, rng):
+def test_by_default_wide_kernels_are_held_at_few_updates(shape, rng):
     axes = {"axes": "gio"} if len(shape) == 3 else {}
     step = compiled(kp.ParsevalTightFrame(**axes))
     kernel, moved = to_numpy(kp.TightFrame(**axes, seed=1)(shape)), 0
@@ -121,7 +121,8 @@ def test_by_default_wide_kernels_are_held_at_one_of_16_updates(shape, rng):
         noisy = (kernel + rate * drift).astype("float32")
         kernel = to_numpy(step(noisy))
         moved += (kernel != noisy).any()
-    assert 8 <= moved <= 40
+    # One of 16, or of eight, for some directions, and one of 33, for so few units, for all.
+    assert 15 <= moved <= 70
     values = np.linalg.svd(kernel.astype("float64"), compute_uv=False)
     assert values.min() > 0.95 and values.max() < 1.05
 

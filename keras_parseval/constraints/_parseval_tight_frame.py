@@ -55,11 +55,12 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
             rate makes it diverge. Defaults to 0.25.
         rows: How many output units take part in each step. `"auto"` takes all where that costs
             little: in convolutions, and in kernels of no more than 256 units. A wider kernel is
-            corrected at one of 16 updates, on average, in the 64 directions in which
-            it has drifted furthest, by a larger `beta` to make up for that (0.5 at most), and at
-            every update if it has drifted far: a few percent of the training step at any width.
-            While the learning rate is high, its largest singular value can be well above 1,
-            such as 1.5; 1.0 holds it at all times, at the full cost. Or a fraction (float) in
+            corrected in the 64 directions in which it has drifted furthest at one of 16 updates,
+            on average, or of eight if it has drifted far; and in full at one of as many as it has
+            times 8 units. `beta` is larger to make up for the others, 0.5 at most. That is
+            about a tenth of the training step at any width. While the learning rate is high, the
+            largest singular value can be well above 1, such as 2; 1.0 holds it at all times,
+            at the full cost. Or a fraction (float) in
             (0, 1], or a count (int) of at least 2, drawn at random each time. The cost of a step
             falls with its square. Kernels with no fewer outputs than inputs are sampled on the side
             of the inputs, each group of a grouped convolution separately. A fraction stands for 2
