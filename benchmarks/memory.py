@@ -11,6 +11,7 @@ from benchmarks.constraint import OURS
 
 NETWORKS = {
     "MLP 4 x 2048, batch 100": (lambda: networks.multilayer(4, 2048), 100),
+    "MLP 2 x 8192, batch 256": (lambda: networks.multilayer(2, 8192), 256),
     "small convnet, batch 64": (networks.small_convnet, 64),
     "WRN-16-4, batch 16": (networks.wide_resnet, 16),
 }

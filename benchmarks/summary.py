@@ -20,7 +20,8 @@ def summary(path):
     results = read(path)
     tables = [
         *(_constraints(read(path, "tensorflow")), _backends(path)),
-        *(results["trained_mlp_1024"], results["torch_layers"], _attacks(results), _suites(path)),
+        *(results["trained_mlp_1024"], results["trained_mlp_1024_adam"], results["torch_layers"]),
+        *(_attacks(results), _suites(path)),
     ]
     return "\n\n".join(map(as_markdown, tables))
 

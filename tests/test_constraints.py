@@ -127,6 +127,20 @@ def test_by_default_wide_kernels_are_held_at_few_updates(shape, rng):
     assert values.min() > 0.95 and values.max() < 1.05
 
 
+@pytest.mark.once
+def test_by_default_wide_kernels_are_corrected_in_all_directions_now_and_then(rng):
+    """At one of 33 updates, for 264 units, and in no more than 64 directions at some others."""
+    frame, ranks = to_numpy(kp.TightFrame(seed=1)((264, 264))), []
+    for _ in range(300):
+        noisy = frame + 1e-3 * rng.normal(size=frame.shape).astype("float32")
+        move = to_numpy(kp.ParsevalTightFrame()(noisy)) - noisy
+        if move.any():
+            ranks.append(np.linalg.matrix_rank(move, tol=1e-3 * np.linalg.norm(move, 2)))
+    in_full = np.greater(ranks, 200)
+    assert 2 <= in_full.sum() <= 25
+    assert max(np.extract(~in_full, ranks)) == 64
+
+
 def test_by_default_wide_kernels_reach_the_frame(rng):
     step = compiled(kp.ParsevalTightFrame())
     for scale in (1e-2, 1.0, 1e3):
