@@ -6,6 +6,7 @@ taps of the kernel's own size. Fourier transforms turn the compositions into pro
 small matrices, one for each frequency.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -103,11 +104,11 @@ def project_tight_convolution(
 
 @keep_dtype
 def settle_convolution(kernel: Any, layout: ConvolutionLayout, most: int) -> Any:
-    """Steps of full size until the singular values are within about 2% of 1, `most` at most."""
+    """Steps of full size until the singular values are within about 4% of 1, `most` at most."""
     shape = tuple(kernel.shape)
     step = _stepper(0.5, layout, shape)
-    # What a step leaves cannot be told as for a matrix: the last one starts within 2%.
-    taps = step_until_close(step, step(layout.to_taps(kernel)), 0.04, most - 1)
+    # What a step leaves cannot be told as for a matrix: the last one starts within 4%.
+    taps = step_until_close(step, step(layout.to_taps(kernel)), 0.08, most - 1)
     return layout.to_kernel(taps, shape)
 
 
@@ -131,7 +132,7 @@ def _stepper(
     check_not_depthwise(layout, shape)
     if math.prod(counts) == 1:
         return lambda taps: retract_and_measure(taps, beta, 1.0)
-    transform = TorusTransform(counts)
+    transform = _transform_of(counts)
     support = layout.support(shape)
 
     def step(taps: Any) -> tuple[Any, Any]:
@@ -149,6 +150,12 @@ def _stepper(
         return take_step(taps, direction, beta, error), error
 
     return step
+
+
+@functools.cache
+def _transform_of(counts: tuple[int, ...]) -> TorusTransform:
+    # What is not compiled would make it anew at every step.
+    return TorusTransform(counts)
 
 
 def _excess_images(real: Any, imaginary: Any) -> tuple[Any, Any]:

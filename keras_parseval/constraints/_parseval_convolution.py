@@ -38,7 +38,7 @@ class ParsevalConvolution(HasConvolutionLayout, keras.constraints.Constraint):
             kernel alone, so it must be told. Defaults to 1.
         groups: The `groups` of the layer. Defaults to 1.
         steps: Number of steps after each update. `"auto"` takes, with the default `beta`, a second
-            one where singular values may have been more than 2% off before the first, as they are
+            one where singular values may have been more than 4% off before the first, as they are
             while the learning rate is high. With a smaller `beta` it is 1. Defaults to `"auto"`.
 
     Dilation and padding make no difference. The kernel of a transposed convolution is read as the
