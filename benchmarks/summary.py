@@ -21,7 +21,7 @@ def summary(path):
     tables = [
         *(_constraints(read(path, "tensorflow")), _backends(path)),
         *(results["trained_mlp_1024"], results["trained_mlp_1024_adam"], results["torch_layers"]),
-        *(_attacks(results), _suites(path)),
+        *(_attacks(read(path, "tensorflow")), _suites(path)),
     ]
     return "\n\n".join(map(as_markdown, tables))
 

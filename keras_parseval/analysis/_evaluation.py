@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_parseval._backend import call_compiled
+from keras_parseval._backend import COMPILES, call_compiled
 from keras_parseval._batches import Examples, check_labels, padded
-from keras_parseval._classifier import not_a_number
+from keras_parseval._classifier import Classifier, not_a_number
 from keras_parseval._progress import Progress, Verbose
 from keras_parseval.analysis._backup import Backup, describe_settings, digest_of
 from keras_parseval.attacks._attack import Attack
@@ -198,7 +198,7 @@ def _decide(attack: Attack, levels: int, model: Any, tensors: dict[str, Any]) ->
     problem = attack.problem(classifier, tensors)
     crowd = attack.perturbed_levels(problem, levels, tensors["epsilon"])
     crafted = attack.select(crowd)
-    clean, outputs = problem.clean_outputs, classifier.outputs(crowd)
+    clean, outputs = problem.clean_outputs, _outputs_of_crowd(classifier, crowd, levels)
     attacked = classifier.correct(problem.repeat(y, levels), outputs)
     right = [classifier.correct(y, clean)[None], ops.reshape(attacked, (levels, -1))]
     everything = ops.concatenate([clean, outputs])
@@ -207,6 +207,17 @@ def _decide(attack: Attack, levels: int, model: Any, tensors: dict[str, Any]) ->
     nans = ops.any(ops.isnan(everything))
     labels = classifier.true_labels(y, clean)
     return labels, decisions, ops.concatenate(right), crafted, nans
+
+
+def _outputs_of_crowd(classifier: Classifier, crowd: Any, levels: int) -> Any:
+    if COMPILES:
+        return classifier.outputs(crowd)
+
+    def part(level: int) -> Any:
+        return keras.tree.map_structure(lambda each: ops.split(each, levels)[level], crowd)
+
+    # What is not compiled is slow with large batches: one level after the other.
+    return ops.concatenate([classifier.outputs(part(level)) for level in range(levels)])
 
 
 def _infer(attack: Attack, model: Any, inputs: Any) -> Any:
