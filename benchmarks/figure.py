@@ -9,10 +9,10 @@ def draw(source, target, timed="constraint_mlp_1024", trained="trained_mlp_1024"
     """Draw what a file of JSON lines says of one network."""
     import matplotlib.pyplot as plt
 
-    results = summary.read(source)
-    ratios = {row["contestant"]: row["ratio"] for row in results[timed]}
+    rows = summary.read(source, "tensorflow")[timed]
+    ratios = {row["contestant"]: row["ratio"] for row in rows}
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    for row in results[trained]:
+    for row in summary.read(source)[trained]:
         name = row["contestant"]
         offset = max(row["largest"] - 1, 1 - row["smallest"], 5e-4)
         axes.plot(ratios[name], offset, "X" if name == "plain" else "o", ms=10, label=name)

@@ -49,11 +49,11 @@ def _constraints(results):
 def _backends(path):
     """A row for each backend: the time of a step with the default on each network."""
     rows = []
-    for backend in ("TensorFlow", "JAX", "torch"):
-        results, row = read(path, backend.lower()), {"backend": backend}
+    for title, backend in (("TensorFlow", "tensorflow"), ("JAX", "jax"), ("PyTorch", "torch")):
+        results, row = read(path, backend), {"backend": title}
         for name, benchmark in constraint.BENCHMARKS.items():
-            ratios = {each["contestant"]: each["ratio"] for each in results.get(name, [])}
-            row[benchmark.name] = ratios.get(constraint.DEFAULT[1], "")
+            ratios = {each["contestant"]: each["ratio"] for each in results[name]}
+            row[benchmark.name] = f"{ratios[constraint.DEFAULT[1]]:.2f}"
         rows.append(row)
     return rows
 
