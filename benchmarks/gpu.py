@@ -111,8 +111,11 @@ BENCHMARKS = {
         64,
         {
             "plain": (_residual("plain"), []),
-            "Parseval": (_residual(FRAME), []),
-            "Parseval, AdversarialTraining": (_residual(FRAME), [kp.AdversarialTraining()]),
+            "Parseval": (_residual(f"{FRAME}()"), []),
+            "Parseval, AdversarialTraining": (
+                _residual(f"{FRAME}()"),
+                [kp.AdversarialTraining()],
+            ),
             OPERATOR: (_convolutional(networks.wide_resnet, OPERATOR), []),
         },
     ),
