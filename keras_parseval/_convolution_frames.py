@@ -170,28 +170,32 @@ def _excess_images(real: Any, imaginary: Any) -> tuple[Any, Any]:
         imaginary part; and a tensor of shape `(groups, 1, 1)`.
     """
     tall = real.shape[-2] >= real.shape[-1]
-    if not tall:
-        real, imaginary = _transposed(real), _transposed(imaginary)
+
+    def gram(first: Any, second: Any) -> Any:
+        # The kernel itself is not transposed, which a compiler for GPUs fails at.
+        return _transposed(first) @ second if tall else second @ _transposed(first)
+
+    def image(excess: Any, kernel: Any) -> Any:
+        return kernel @ excess if tall else excess @ kernel
+
     # Two real products make the Hermitian Gram matrix, and three the product with it, where plain
     # arithmetic takes three and four.
-    mixed = _transposed(real - imaginary) @ (real + imaginary)
+    mixed = gram(real - imaginary, real + imaginary)
     mirrored = _transposed(mixed)
     identity = ops.eye(mixed.shape[-1], dtype=mixed.dtype)
-    squares = _transposed(imaginary) @ imaginary
-    excess_real = (mixed + mirrored) / 2 + 2 * squares - identity
+    excess_real = (mixed + mirrored) / 2 + 2 * gram(imaginary, imaginary) - identity
     excess_imaginary = (mixed - mirrored) / 2
     # Their squares are finite, and a step from so far away is another one anyway.
     parts = [ops.clip(part, -1e18, 1e18) for part in (excess_real, excess_imaginary)]
     magnitudes = ops.sqrt(ops.square(parts[0]) + ops.square(parts[1]))
-    shared = (real + imaginary) @ excess_real
+    shared = image(excess_real, real + imaginary)
     images = ops.stack(
         [
-            shared - imaginary @ (excess_real + excess_imaginary),
-            shared + real @ (excess_imaginary - excess_real),
+            shared - image(excess_real + excess_imaginary, imaginary),
+            shared + image(excess_imaginary - excess_real, real),
         ]
     )
-    error = ops.max(spectral_error(magnitudes), axis=0)
-    return images if tall else _transposed(images), error
+    return images, ops.max(spectral_error(magnitudes), axis=0)
 
 
 def _transposed(matrices: Any) -> Any:
