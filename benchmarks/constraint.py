@@ -1,6 +1,5 @@
 """A training step with tight, nearly tight or merely bounded kernels."""
 
-import collections.abc
 import dataclasses
 
 import keras
@@ -58,19 +57,10 @@ KERAS_DENSE = {
 
 
 @dataclasses.dataclass
-class Constraint:
+class Constraint(networks.TrainingStep):
     """The benchmark for one network."""
 
-    name: str
-    network: collections.abc.Callable
     contestants: dict
-    batch: int
-    batches: int
-    rounds: int
-
-    @property
-    def title(self):
-        return f"A training step of {self.name} with XLA"
 
     def run(self):
         base = self.network()
@@ -107,21 +97,11 @@ WIDE = {**OURS, **KERAS}
 DEFAULT = ("plain", "ParsevalTightFrame()")
 
 
-@dataclasses.dataclass
-class Transformer:
+class Transformer(networks.TrainingStep):
     """The benchmark for a network with attention, which the converter constrains."""
 
-    name: str = "a small transformer (batch 64)"
-    batch: int = 64
-    batches: int = 4
-    rounds: int = 9
-
-    @property
-    def title(self):
-        return f"A training step of {self.name} with XLA"
-
     def run(self):
-        plain = networks.transformer()
+        plain = self.network()
         ours = kp.parseval(plain, verbose=0)
         models = {"plain": plain, "ParsevalTightFrame()": ours}
         for model in models.values():
@@ -131,21 +111,23 @@ class Transformer:
 
 BENCHMARKS = {
     "constraint_mlp_1024": Constraint(
-        "an MLP 3 x 1024 (batch 128)", lambda: networks.multilayer(3, 1024), DENSE, 128, 16, 7
+        *("an MLP 3 x 1024 (batch 128)", lambda: networks.multilayer(3, 1024), 128, 16, 7, DENSE)
     ),
     "constraint_mlp_2048": Constraint(
         *("the paper's MLP 4 x 2048 (batch 100)", lambda: networks.multilayer(4, 2048)),
-        *(WIDE, 100, 12, 5),
+        *(100, 12, 5, WIDE),
     ),
     "constraint_mlp_8192": Constraint(
         *("an MLP 2 x 8192 (batch 256)", lambda: networks.multilayer(2, 8192)),
-        *({name: OURS[name] for name in DEFAULT}, 256, 8, 3),
+        *(256, 8, 3, {name: OURS[name] for name in DEFAULT}),
     ),
     "constraint_convnet": Constraint(
-        "a small convnet (batch 64)", networks.small_convnet, CONVOLUTIONS, 64, 10, 15
+        "a small convnet (batch 64)", networks.small_convnet, 64, 10, 15, CONVOLUTIONS
     ),
     "constraint_wrn_16_4": Constraint(
-        "WRN-16-4 (batch 64)", networks.wide_resnet, CONVOLUTIONS, 64, 3, 5
+        "WRN-16-4 (batch 64)", networks.wide_resnet, 64, 3, 5, CONVOLUTIONS
     ),
-    "constraint_transformer": Transformer(),
+    "constraint_transformer": Transformer(
+        "a small transformer (batch 64)", networks.transformer, 64, 4, 9
+    ),
 }

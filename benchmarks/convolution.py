@@ -1,8 +1,5 @@
 """A training step with convolutions that are tight as operators, beside one without constraints."""
 
-import collections.abc
-import dataclasses
-
 import keras
 
 import keras_parseval as kp
@@ -38,19 +35,8 @@ CONTESTANTS = {
 }
 
 
-@dataclasses.dataclass
-class Convolution:
-    """The benchmark for one network."""
-
-    name: str
-    network: collections.abc.Callable
-    batch: int
-    batches: int
-    rounds: int
-
-    @property
-    def title(self):
-        return f"A training step of {self.name} with XLA, with constraints on its convolutions"
+class Convolution(networks.TrainingStep):
+    """The benchmark for one network, with constraints on its convolutions."""
 
     def run(self):
         base = self.network()

@@ -1,5 +1,8 @@
 """The networks that the benchmarks train, and the ways to change their hidden layers."""
 
+import collections.abc
+import dataclasses
+
 import keras
 import numpy as np
 
@@ -83,6 +86,21 @@ def compiled(model, learning_rate=0.01, momentum=0.9):
     optimizer = keras.optimizers.SGD(learning_rate, momentum)
     model.compile(optimizer, loss, jit_compile=JIT_COMPILE)
     return model
+
+
+@dataclasses.dataclass
+class TrainingStep:
+    """A benchmark of the training step of one network: what they have in common."""
+
+    name: str
+    network: collections.abc.Callable
+    batch: int
+    batches: int
+    rounds: int
+
+    @property
+    def title(self):
+        return f"A training step of {self.name} with XLA"
 
 
 def compare_fits(models, batch, batches, rounds):

@@ -29,7 +29,7 @@ _UNITS_A_TURN = 8
 # How many units tell whether a matrix is far from a frame.
 _SAMPLE = 64
 # Directions that are this much shorter than the longest, squared, count as lying in their span.
-_NEGLIGIBLE, _ROUNDS = 1e-4, 8
+_NEGLIGIBLE, _ROUNDS = 1e-5, 12
 
 
 @keep_dtype

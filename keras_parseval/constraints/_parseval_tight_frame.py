@@ -164,13 +164,8 @@ class ParsevalTightFrame(HasLayout, keras.constraints.Constraint):
         return rows
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "beta": self.beta,
-            "rows": self.rows,
-            "unbiased": self.unbiased,
-            "steps": self.steps,
-            **self.layout.get_config(),
-        }
+        own = {name: getattr(self, name) for name in ("beta", "rows", "unbiased", "steps")}
+        return own | self.layout.get_config()
 
 
 def _check_rows(rows: Any) -> Rows:
