@@ -123,11 +123,11 @@ def retract(matrix: Any, beta: float, scale: float) -> Any:
 def settle(matrix: Any, beta: float, scale: float) -> Any:
     """One step, and full ones after it until the singular values are within 5% of `scale`.
 
-    Mostly one, 8 at most. After squares that are off by 0.17, a step with `beta=0.25` leaves
-    `0.83**0.5 * 1.0425`, which is 0.95, and one with 0.5 leaves 0.99.
+    Mostly one, 8 at most. After squares that are off by 0.169, a step with `beta=0.25` leaves
+    `0.831**0.5 * 1.04225`, which is 0.9501, and one with 0.5 leaves 0.99.
     """
     first = retract_and_measure(matrix, beta, scale)
-    return step_until_close(lambda each: retract_and_measure(each, 0.5, scale), first, 0.17, 7)
+    return step_until_close(lambda each: retract_and_measure(each, 0.5, scale), first, 0.169, 7)
 
 
 def step_until_close(

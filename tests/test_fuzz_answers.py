@@ -240,7 +240,7 @@ def test_every_logical_matrix_becomes_a_frame(reading, seed):
 @hypothesis.given(reading=readings(), size=st.floats(0, 0.6), seed=SEEDS)
 @several(1)
 def test_the_default_holds_frames_whatever_moved_them(reading, size, seed):
-    """Within 5%; the last step may leave 0.83**0.5 * 1.0425, see `settle`."""
+    """Within the 5% that it promises."""
     shape, roles, arguments = reading
     groups = arguments["groups"]
     frame = to_numpy(kp.TightFrame(seed=seed, **arguments)(shape))
@@ -250,7 +250,7 @@ def test_the_default_holds_frames_whatever_moved_them(reading, size, seed):
     moved = (frame + size * target / max(norms) * update).astype("float32")
     held = to_numpy(answer(kp.ParsevalTightFrame(**arguments), moved))
     for matrix in logical_matrices(held, roles, groups):
-        np.testing.assert_allclose(singular_values(matrix), target, rtol=0.0503)
+        np.testing.assert_allclose(singular_values(matrix), target, rtol=0.05)
 
 
 def conditioned(matrix):
