@@ -100,13 +100,13 @@ def every(x: Any, stride: int) -> Any:
     return ops.reshape(x, (-1,))[::stride]
 
 
-def sort_pair(first: Any, second: Any) -> tuple[Any, Any]:
-    """The larger and the smaller of two tensors, number by number."""
+def sort_pairs(x: Any) -> Any | None:
+    """Pairs along the last axis, the larger first; `None` where there is no faster way to it."""
     if _BACKEND == "torch":
         from keras_parseval import _backend_torch
 
-        return _backend_torch.sort_pair(first, second)
-    return ops.maximum(first, second), ops.minimum(first, second)
+        return _backend_torch.sort_pairs(x)
+    return None
 
 
 class NoGradientError(ValueError):

@@ -157,6 +157,28 @@ def test_maxmin_sends_gradients_back_to_where_its_outputs_came_from(rng):
     np.testing.assert_array_equal(to_numpy(gradient), expected.reshape(50, 8))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_maxmin_sorts_numbers_of_every_size_and_kind(dtype, rng):
+    numbers = [0.0, -0.0, 1.0, -1.0, 1.5, -1.5, 6e-5, -6e-5, 6e4, -6e4, np.inf, -np.inf]
+    pairs = np.stack(np.meshgrid(numbers, numbers), axis=-1).astype("float64")
+    # Of no layout that is simple: every second number of what is transposed.
+    inputs = ops.cast(np.repeat(pairs, 2, axis=0).transpose(1, 0, 2), dtype)[:, ::2]
+    outputs = kp.MaxMin(dtype=dtype)(inputs)
+    assert keras.backend.standardize_dtype(outputs.dtype) == dtype
+    inputs, outputs = (to_numpy(ops.cast(x, "float64")) for x in (inputs, outputs))
+    np.testing.assert_array_equal(outputs, np.sort(inputs, axis=-1)[..., ::-1])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="has a gradient of its own there")
+def test_maxmin_has_second_derivatives_on_torch(rng):
+    import torch
+
+    x = torch.tensor(rng.normal(size=(5, 8)).astype("float32"), requires_grad=True)
+    (gradient,) = torch.autograd.grad((kp.MaxMin()(x) ** 3).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    torch.testing.assert_close(second, 6 * x.detach())
+
+
 def test_maxmin_with_unknown_sizes():
     model = keras.Sequential([keras.Input((None, None, 4)), kp.MaxMin()])
     assert model.output_shape == (None, None, None, 4)

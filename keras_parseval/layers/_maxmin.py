@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_parseval._backend import sort_pair
+from keras_parseval._backend import sort_pairs
 from keras_parseval._validation import check_integer
 
 
@@ -56,9 +56,13 @@ class MaxMin(keras.layers.Layer):
 
     def call(self, inputs: Any) -> Any:
         axis = self.axis % len(inputs.shape)
-        every = (slice(None),) * axis
-        first, second = inputs[(*every, slice(0, None, 2))], inputs[(*every, slice(1, None, 2))]
-        return ops.reshape(ops.stack(sort_pair(first, second), axis=axis + 1), ops.shape(inputs))
+        outputs = sort_pairs(inputs) if axis == len(inputs.shape) - 1 else None
+        if outputs is None:
+            before = (slice(None),) * axis
+            first, second = (inputs[(*before, slice(start, None, 2))] for start in (0, 1))
+            pairs = [ops.maximum(first, second), ops.minimum(first, second)]
+            outputs = ops.reshape(ops.stack(pairs, axis=axis + 1), ops.shape(inputs))
+        return outputs
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
