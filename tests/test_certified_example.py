@@ -76,14 +76,23 @@ class Killed(BaseException):
     """Ends a run, as a signal would, past everything that handles errors."""
 
 
-def test_a_killed_command_goes_on_to_the_same_weights(undisturbed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_a_killed_command_goes_on_to_the_same_weights(
+    optimizer, undisturbed, tmp_path, monkeypatch
+):
     class Killing(experiments.Checkpoint):
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
             raise Killed
 
-    name = NAMES[1]
-    command = [*COMMAND, str(tmp_path), "--rates", "2e-2"]
+    name, command = NAMES[1], [*COMMAND, str(tmp_path), "--rates", "2e-2"]
+    if optimizer == "muon":
+        name, command, undisturbed = (
+            f"{name}-muon",
+            [*command, "--optimizer", "muon"],
+            tmp_path / "2",
+        )
+        cli.main([*command, "--out", str(undisturbed)])
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(experiments, "Checkpoint", Killing)
         cli.main(command)
@@ -95,6 +104,22 @@ def test_a_killed_command_goes_on_to_the_same_weights(undisturbed, tmp_path, mon
     )
     for one, other in zip(ours, theirs, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(12, 8), (3, 3, 4, 8), (2, 2, 8, 6)])
+def test_muon_is_that_of_keras_on_flattened_kernels(shape, rng):
+    initial, *gradients = rng.normal(size=(4, *shape)).astype("float32")
+    ours = recipes.OPTIMIZERS["muon"](0.01, weight_decay=None)
+    rate = 0.01 / np.prod(shape[:-2]) ** 0.5
+    theirs = keras.optimizers.Muon(rate, weight_decay=None, rms_rate=None)
+    found = []
+    for optimizer, flat in ((ours, shape), (theirs, (-1, shape[-1]))):
+        variable = keras.Variable(initial.reshape(flat))
+        for gradient in gradients:
+            optimizer.apply([keras.ops.convert_to_tensor(gradient.reshape(flat))], [variable])
+        found.append(keras.ops.convert_to_numpy(variable).reshape(shape))
+    np.testing.assert_allclose(*found, atol=1e-5)
+    assert abs(found[0] - initial).max() > 1e-3
 
 
 def test_what_is_finished_is_not_done_again(undisturbed, capsys):
@@ -156,7 +181,7 @@ def small(variant, **changes):
         **{"dataset": "digits", "variant": variant, "rate": 1e-2, "seed": 0, "epochs": 2},
         **{"network": {"widths": [4], "depth": 1, "units": 8}, "minutes": None, "batch_size": 50},
         **{"margin": kind.margin, "temperature": kind.temperature},
-        **{"weight_decay": kind.weight_decay, "limit": 100, "full": False},
+        **{"weight_decay": kind.weight_decay, "optimizer": "adam", "limit": 100, "full": False},
         **{"precision": "float32", "backend": keras.backend.backend()},
     }
     return recipes.Run(**settings | changes)
@@ -338,13 +363,13 @@ def test_the_page_tells_the_lead_at_the_rates_that_validation_images_chose(
         records.add_run(tmp_path / "out" / "comparison", made_up(undisturbed, *args))
     # One margin alone, and a run that was attacked.
     records.add_run(tmp_path / "out" / "margins", made_up(undisturbed, "operator", 2e-3, 0.4, 0.42))
-    records.add_run(tmp_path / "out" / "first", made_up(undisturbed, "operator", 2e-3, 0.4, 0.42))
+    records.add_run(tmp_path / "out" / "long", made_up(undisturbed, "operator", 2e-3, 0.4, 0.42))
     part = {"levels": [0.1, 0.3], "certified": [0.5, 0.25], "accuracies": [0.75, 0.5]}
     part |= {"intervals": [[0.7, 0.8], [0.4, 0.6]], "attack": "suite", "warnings": []}
     far = {"norm": 2, "attacks": "PGD", "certified": 40, "flipped": 0, "median_radius": 0.25}
     line = {"name": "attacked-one", "images": 40, "clean": 0.9, "suite": part}
     line |= {"alone": {**part, "levels": [0.2, 1.0], "attack": "Auto-PGD"}, "inside": [far]}
-    records.append(tmp_path / "out" / "first" / "attacks.jsonl", line)
+    records.append(tmp_path / "out" / "long" / "attacks.jsonl", line)
     text = (RESULTS / "text.md").read_text()
     page = page_of(tmp_path / "out", text, tmp_path / "new", monkeypatch)
     assert "certify 42.0% at 36/255 (60.0% clean): +12.0 points" in page
@@ -353,7 +378,7 @@ def test_the_page_tells_the_lead_at_the_rates_that_validation_images_chose(
     assert "| attacked-one | 40 | 0.3 | 25.0 | 50.0 | 40.0 to 60.0 | suite |" in page
     assert "| attacked-one | 2 | PGD | 40 | 0.25 | 0 |" in page
     drawn = {path.stem for path in (tmp_path / "new" / "figures").iterdir()}
-    kinds = {"comparison-time", "comparison-spectra", "first-time", "first-spectra", "first-band"}
+    kinds = {"comparison-time", "comparison-spectra", "long-time", "long-spectra", "long-band"}
     assert drawn == kinds | {"margins"}
 
 

@@ -289,6 +289,15 @@ def test_the_network_to_certify_has_constant_one(convolutions):
 
 
 @pytest.mark.once
+def test_each_size_of_the_image_has_a_depth_of_its_own():
+    model = kp.models.lipschitz_convnet((4, 6), depth=(0, 2), units=8, input_shape=(8, 8, 2))
+    convolutions = [each for each in model.layers if isinstance(each, keras.layers.Conv2D)]
+    assert [each.kernel.shape for each in convolutions] == [
+        *((2, 2, 2, 6), (3, 3, 6, 6), (3, 3, 6, 6), (2, 2, 6, 6))
+    ]
+
+
+@pytest.mark.once
 def test_the_residual_network_has_constant_one():
     model = kp.models.wide_resnet(
         *(10, 1),
@@ -309,6 +318,7 @@ def test_the_residual_network_has_constant_one():
         ({"widths": (3,)}, "even"),
         ({"widths": (4, 4), "input_shape": (6, 6, 1)}, "multiples of 4"),
         ({"depth": -1}, "depth"),
+        ({"depth": (1, 2)}, "one for each of the widths, here 3. Received: depth=\\(1, 2\\)"),
         ({"convolutions": "matrix"}, "convolutions"),
     ],
 )

@@ -74,7 +74,8 @@ def make_parser():
     add("--margins", type=float, nargs="+", help="see kp.losses.MarginCrossentropy; by default "
         "what suits the variant, like --temperature and --weight-decays")  # fmt: skip
     add("--temperature", type=float, help="the same")
-    add("--weight-decays", type=float, nargs="+", help="those of Adam, for kernels")
+    add("--weight-decays", type=float, nargs="+", help="those of the optimizer, for kernels")
+    add("--optimizer", default="adam", choices=list(recipes.OPTIMIZERS))
     add("--precision", default="float32", help="a policy of Keras, such as mixed_bfloat16")
     add("--network", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the builder, "
         "with values as in JSON: widths=[64,128,256] depth=3")  # fmt: skip
@@ -110,6 +111,7 @@ def plan(options):
             margin=margin,
             temperature=given(options.temperature, recipes.VARIANTS[variant].temperature),
             weight_decay=weight_decay,
+            optimizer=options.optimizer,
             limit=options.limit,
             full=options.full,
             precision=options.precision,

@@ -23,15 +23,15 @@ CONTESTANTS = "operator kernel paper plain adversarial orthogonium torchlip"
 # Each has a directory of its own. `{out}` is the one that holds them all.
 EXPERIMENTS = {
     "comparison": f"{_SHORT} --variants {CONTESTANTS} --rates 2e-3 5e-3",
-    "first": f"{_CIFAR10} --full --epochs 8 --rates 3e-3",
+    "muon": f"{_SHORT} --optimizer muon --rates 0.03 0.06 0.1",
     "mnist-trials": f"{_MNIST} --limit 10000 --epochs 8 --margins 0.7 1.4 2.1 --rates 3e-3",
     "mnist": f"{_MNIST} --full --minutes 30 --margins 1.4 --rates 3e-3",
     "margins": f"{_SHORT} --margins 0.2 0.4 0.7 1.0 1.4 --rates 2e-3",
     "minutes": f"{_CIFAR10} --full --minutes 30 --variants {CONTESTANTS} "
     "--tuned {out}/comparison",
-    "long": f"{_CIFAR10} --full --epochs 40 --rates 3e-3 --seeds 0 1 2",
+    "long": f"{_CIFAR10} --full --epochs 30 --optimizer muon --rates 0.06 --seeds 0 1 2",
 }
-ATTACKED = ("first", "mnist", "minutes", "long")
+ATTACKED = ("mnist", "minutes", "long")
 
 
 def command(name, out="OUT"):

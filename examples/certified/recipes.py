@@ -1,6 +1,7 @@
 """What is trained, and how: one place for networks, losses, rates and their schedule."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import keras
@@ -8,6 +9,7 @@ import keras
 import keras_parseval as kp
 
 from . import networks
+from .muon import Muon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Variant:
         tight: Whether the kernels are constrained by this library.
         margin: That of `kp.losses.MarginCrossentropy`, unless a run says otherwise.
         temperature: The same; with 1, and no margin, it is the plain cross-entropy.
-        weight_decay: That of Adam, the same.
+        weight_decay: That of the optimizer, the same.
         adversarial: Whether every image is replaced by an adversarial one.
     """
 
@@ -50,6 +52,11 @@ VARIANTS = {
     "wrn-kernel": Variant("wide_resnet", _RESIDUAL | _KERNEL),
 }
 
+OPTIMIZERS = {
+    "adam": keras.optimizers.Adam,
+    "muon": functools.partial(Muon, adam_weight_decay=None, adam_lr_ratio=0.1),
+}
+
 # The share of all steps in which the rate rises; in the others it falls to zero.
 WARM_UP = 0.1
 
@@ -72,7 +79,7 @@ class Run:
     Args:
         dataset: The data set's name.
         variant: A key of `VARIANTS`.
-        rate: The highest learning rate of Adam.
+        rate: The highest learning rate.
         seed: Seed of initial weights, order and augmentation.
         network: Arguments of the builder, in place of the variant's or beside them.
         epochs: Number of epochs.
@@ -80,7 +87,8 @@ class Run:
         batch_size: Number of images in a step.
         margin: That of `kp.losses.MarginCrossentropy`.
         temperature: The same.
-        weight_decay: That of Adam, for kernels.
+        weight_decay: That of the optimizer, for kernels.
+        optimizer: A key of `OPTIMIZERS`.
         limit: How many training images to use, or `None` for all.
         full: Whether the validation images are trained on.
         precision: Keras's policy: `"float32"`, `"mixed_bfloat16"`, ...
@@ -98,6 +106,7 @@ class Run:
     margin: float
     temperature: float
     weight_decay: float
+    optimizer: str
     limit: int | None
     full: bool
     precision: str
@@ -111,6 +120,7 @@ class Run:
         for key, short in (("margin", "margin"), ("weight_decay", "decay")):
             if getattr(self, key) != getattr(variant, key):
                 parts.append(f"{short}{getattr(self, key):g}")
+        parts += [self.optimizer] * (self.optimizer != "adam")
         return "-".join(parts)
 
     def to_dict(self):
@@ -131,16 +141,16 @@ def build(run, dataset):
 
 
 def optimizer(run, dataset):
-    """Adam with one cycle: the rate rises in a line, and falls to zero as a cosine."""
+    """The optimizer with one cycle: the rate rises in a line, and falls to zero as a cosine."""
     steps = run.epochs * dataset.steps(run.batch_size)
     rising = round(WARM_UP * steps)
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0, max(1, steps - rising), warmup_target=run.rate, warmup_steps=rising
     )
-    adam = keras.optimizers.Adam(schedule, weight_decay=run.weight_decay or None)
+    made = OPTIMIZERS[run.optimizer](schedule, weight_decay=run.weight_decay or None)
     if run.weight_decay:
-        adam.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-    return adam
+        made.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return made
 
 
 def callbacks(run):

@@ -42,6 +42,9 @@ def label(record):
     told = {"margin": config["margin"], "weight decay": config.get("weight_decay", 0.0)}
     usual = {"margin": variant.margin, "weight decay": variant.weight_decay}
     differences = [f"{name} {value:g}" for name, value in told.items() if value != usual[name]]
+    # Runs from before there was a choice of optimizers have none in their lines.
+    optimizer = config.get("optimizer", "adam")
+    differences += [optimizer] * (optimizer != "adam")
     return ", ".join([config["variant"], *differences])
 
 

@@ -166,7 +166,7 @@ class Results:
         for name, attacked in self.attacked.items():
             if attacked:
                 found[f"{name}-band"] = figures.band, list(attacked.values())
-        for name in ("comparison", "first", "minutes", "long"):
+        for name in ("comparison", "muon", "minutes", "long"):
             timed = [run for run in self.runs[name] if "epochs" in run]
             if timed:
                 found[f"{name}-time"] = figures.time, timed

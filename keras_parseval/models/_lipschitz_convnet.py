@@ -16,7 +16,7 @@ from keras_parseval.models._parts import image_input, normalise_pixels
 def lipschitz_convnet(
     widths: Sequence[int] = (32, 64, 128),
     *,
-    depth: int = 2,
+    depth: int | Sequence[int] = 2,
     units: int = 256,
     input_shape: tuple[int, ...] = (32, 32, 3),
     classes: int = 10,
@@ -28,16 +28,18 @@ def lipschitz_convnet(
 ) -> Any:
     """A convolutional network with a Lipschitz constant of 1, which keeps its signal.
 
-    For each width, `depth` convolutions of 3 x 3 and one of 2 x 2 with stride 2, which halves the
-    image; then a Dense layer and the classifier. All kernels are tight frames, the classifier's
-    too, all activations are `kp.MaxMin`, and centring (`kp.layers.BatchCentering`) takes the place
-    of batch normalisation. Train it with `kp.losses.MarginCrossentropy`, with a learning rate that
-    falls to zero, and call `kp.tighten(model)` before you certify it.
+    For each width, convolutions of 3 x 3 (as many as `depth` says) and one of 2 x 2 with stride 2,
+    which halves the image; then a Dense layer and the classifier. All kernels are tight frames,
+    the classifier's too, all activations are `kp.MaxMin`, and centring
+    (`kp.layers.BatchCentering`) takes the place of batch normalisation. Train it with
+    `kp.losses.MarginCrossentropy`, with a learning rate that falls to zero, and call
+    `kp.tighten(model)` before you certify it.
 
     Args:
         widths: Number of filters at each size of the image. Defaults to `(32, 64, 128)`, about a
             million parameters for CIFAR-10.
-        depth: Number of 3 x 3 convolutions at each size. Defaults to 2.
+        depth: Number of 3 x 3 convolutions at each size of the image: an integer, or one for
+            each of the widths. Defaults to 2.
         units: Units of the Dense layer before the classifier. Defaults to 256.
         input_shape: Shape of an image, channels last, its sides multiples of 2 for each of the
             widths. Pixels go in as numbers in [0, 1]. Defaults to `(32, 32, 3)`.
@@ -63,7 +65,7 @@ def lipschitz_convnet(
     ```
     """
     widths = _check_sizes("widths", widths)
-    check_integer("depth", depth, "an integer of at least 0", lambda value: value >= 0)
+    depths = _check_depths(depth, len(widths))
     for argument, value in (("units", units), ("classes", classes)):
         check_integer(argument, value, "a positive integer", lambda value: value > 0)
     check_choice("convolutions", convolutions, ("kernel", "operator"))
@@ -91,7 +93,7 @@ def lipschitz_convnet(
         return activate(layer(x), prefix)
 
     for stage, width in enumerate(widths):
-        for layer in range(depth):
+        for layer in range(depths[stage]):
             x = convolve(x, width, 3, 1, f"stage{stage + 1}_conv{layer + 1}")
         # The next stage's width, so that less is lost where the image is halved.
         x = convolve(x, [*widths, width][stage + 1], 2, 2, f"stage{stage + 1}_halve")
@@ -113,6 +115,14 @@ def _check_sizes(name: str, sizes: Any) -> list[int]:
         check_integer(name, size, rule, lambda value: value > 0 and value % 2 == 0)
         for size in sizes
     ]
+
+
+def _check_depths(depth: Any, sizes: int) -> list[int]:
+    rule = "an integer of at least 0, or a list of them, one for each of the widths"
+    depths = list(depth) if isinstance(depth, (list, tuple)) else [depth] * sizes
+    if len(depths) != sizes:
+        raise ValueError(f"`depth` must be {rule}, here {sizes}. Received: depth={depth!r}")
+    return [check_integer("depth", each, rule, lambda value: value >= 0) for each in depths]
 
 
 def _check_sides(sides: tuple[int, ...], halvings: int) -> None:
