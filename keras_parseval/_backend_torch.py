@@ -5,6 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+# Of fewer channels, PyTorch finds the maxima one by one in either order.
+_MANY_CHANNELS = 8
 
 
 def mean(x: Any, axes: Sequence[int]) -> Any:
@@ -66,3 +71,22 @@ class _SortPair(torch.autograd.Function):
         larger, smaller = (each.contiguous().view(bits) for each in (larger, smaller))
         exchanged = (larger ^ smaller) & (in_order.to(bits) - 1)
         return (larger ^ exchanged).view(dtype), (smaller ^ exchanged).view(dtype)
+
+
+class FastPooling(TorchFunctionMode):
+    """Within this context, max-pooling of images has their channels last in memory.
+
+    Keras copies them to lie first, and PyTorch then takes up to ten times as long, and as long
+    again for what it passes the gradient to. A second copy costs less than that.
+    """
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        if function in (torch.max_pool2d, functional.max_pool2d) and _are_pooled_slowly(*arguments):
+            images, *others = arguments
+            arguments = images.contiguous(memory_format=torch.channels_last), *others
+        return function(*arguments, **(options or {}))
+
+
+def _are_pooled_slowly(images: Any = None, *_: Any) -> bool:
+    batch = images is not None and images.ndim == 4
+    return batch and images.device.type == "cpu" and images.shape[1] >= _MANY_CHANNELS
