@@ -12,6 +12,9 @@ from keras import ops
 from keras_parseval._lending import lend
 
 _BACKEND = keras.backend.backend()
+if _BACKEND == "torch":
+    from keras_parseval import _backend_torch
+
 # What Keras's random functions take for the type of a seed.
 SEED_DTYPE = {"tensorflow": "int64", "jax": "uint32"}.get(_BACKEND, "int32")
 # Whether functions are compiled, for each shape anew.
@@ -71,8 +74,6 @@ def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple
 def mean(x: Any, axes: Sequence[int]) -> Any:
     """The mean along axes, in float32 or better."""
     if _BACKEND == "torch":
-        from keras_parseval import _backend_torch
-
         return _backend_torch.mean(x, axes)
     return ops.mean(ops.cast(x, keras.backend.result_type(x.dtype, "float32")), axes)
 
@@ -80,8 +81,6 @@ def mean(x: Any, axes: Sequence[int]) -> Any:
 def subtract(x: Any, shift: Any) -> Any:
     """`x - shift` in the dtype of `x`, with a `shift` that may be more precise."""
     if _BACKEND == "torch":
-        from keras_parseval import _backend_torch
-
         return _backend_torch.subtract(x, shift)
     return ops.cast(ops.cast(x, shift.dtype) - shift, x.dtype)
 
@@ -94,8 +93,6 @@ def contiguous(x: Any) -> Any:
 def every(x: Any, stride: int) -> Any:
     """Every so many numbers of a tensor, in order, as a tensor of rank 1."""
     if _BACKEND == "torch":
-        from keras_parseval import _backend_torch
-
         return _backend_torch.every(x, stride)
     return ops.reshape(x, (-1,))[::stride]
 
@@ -103,10 +100,13 @@ def every(x: Any, stride: int) -> Any:
 def sort_pairs(x: Any) -> Any | None:
     """Pairs along the last axis, the larger first; `None` where there is no faster way to it."""
     if _BACKEND == "torch":
-        from keras_parseval import _backend_torch
-
         return _backend_torch.sort_pairs(x)
     return None
+
+
+def fast_pooling() -> contextlib.AbstractContextManager[None]:
+    """Within this context, the maxima of windows are taken in a form that is fast on processors."""
+    return _backend_torch.FastPooling() if _BACKEND == "torch" else contextlib.nullcontext()
 
 
 class NoGradientError(ValueError):

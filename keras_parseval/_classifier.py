@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_parseval._backend import call_compiled
+from keras_parseval._backend import call_compiled, fast_pooling
 from keras_parseval._compiled_loss import (
     CrossentropyOfLogits,
     encoding_of,
@@ -108,7 +108,7 @@ class Classifier:
 
     def outputs(self, inputs):
         """The model's outputs in inference mode, as logits if the loss is a cross-entropy."""
-        with without_activation(self.activated_layer):
+        with without_activation(self.activated_layer), fast_pooling():
             outputs = ops.cast(self.model(inputs, training=False), "float32")
         if not self.returns_probabilities:
             return outputs

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import types
 
 import keras
 import numpy as np
@@ -215,6 +216,37 @@ def test_nothing_is_compiled_anew_from_batch_to_batch():
     first = len(traced)
     kp.robust_accuracy(model, x, y, epsilon=(0.001, 0.02, 0.04), **options)
     assert len(traced) == first
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="nothing is filled up there")
+def test_an_attack_of_few_examples_has_a_small_pack():
+    traced = []
+
+    def count(x):
+        traced.append(x.shape[0])
+        return x
+
+    model, (x, _) = image_model(L.Lambda(count)), images(64)
+    y = decided_as(model, x)
+    options = {"batch_size": 64, "verbose": 0}
+    epsilons = np.linspace(0.001, 0.1, 100)
+    accuracies = kp.robust_accuracy(model, x, y, epsilon=epsilons, **options).accuracies
+    epsilon = epsilons[np.searchsorted(-np.array(accuracies), -8 / 64)]
+    traced.clear()
+    attack = A.Ensemble([A.APGD(steps=5), A.Square(queries=20)])
+    result = kp.robust_accuracy(model, x, y, epsilon=epsilon, attack=attack, **options)
+    assert 0 < (result.details.broken_by != 0).sum() <= 8
+    assert set(traced) == {64, 8}
+
+
+def test_a_pack_grows_where_a_later_part_has_more_left():
+    from keras_parseval.attacks._search import Search
+
+    search = Search(None, A.APGD(), 128, "epsilon", [0.1])
+    found = types.SimpleNamespace(pack_sizes=np.zeros(1, "int32"))
+    sizes = [search._fit_packs(found, 0, count) for count in (3, 16, 17, 40, 200, 500)]
+    wanted = [8, 8, 24, 24, 104, 104] if BACKEND != "torch" else [8, 16, 24, 40, 104, 128]
+    assert sizes == wanted
 
 
 class Killed(BaseException):

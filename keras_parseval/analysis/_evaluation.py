@@ -50,7 +50,8 @@ class Evaluation:
         self.safe_radii = safe_radii
         self.moved, self.features = False, 0
         # Known once the first batch has been looked at.
-        self._size = self._pack_size = self._classes = self._passes = 0
+        self._size = self._classes = self._passes = 0
+        self._pack_sizes: np.ndarray | None = None
         self._is_search = False
 
     def run(self, x: Any, y: Any, batch_size: int, backup: Any, verbose: Verbose) -> Findings:
@@ -138,14 +139,15 @@ class Evaluation:
         """What is known after each round, from what was known already."""
         if found is not None and found.passes == self._passes:
             self.moved = True
+            self._pack_sizes = found.pack_sizes
             yield found
         elif not self._is_search:
             yield self._together(inputs, labels)
         else:
             options = (self._size, self.measure, self.levels, self.keep_inputs, radii)
-            search = Search(self.model, self.attack, *options, self._pack_size)
+            search = Search(self.model, self.attack, *options, self._pack_sizes)
             found = search.begin(inputs, labels) if found is None else found
-            self._pack_size = self._pack_size or search.fit_packs(found)
+            self._pack_sizes = found.pack_sizes
             self.moved = True
             yield from search.run(inputs, labels, found, self._classes)
 

@@ -35,6 +35,7 @@ class Findings:
         carried: Where an attack that goes on stands with each example.
         passes: How many passes over the examples are done.
         outputs: What the model says of the clean examples.
+        pack_sizes: For each attack, how many examples are attacked together; 0 until it begins.
     """
 
     labels: np.ndarray
@@ -50,6 +51,7 @@ class Findings:
     carried: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, "float32"))
     passes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((), "int32"))
     outputs: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, "float32"))
+    pack_sizes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, "int32"))
 
     @property
     def count(self) -> int:

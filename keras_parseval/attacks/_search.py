@@ -20,7 +20,7 @@ class Search:
 
     An example that falls at one level has fallen at all larger ones: its perturbation is allowed
     there as well. Each round of each attack is one pass over the examples that are still right,
-    packed into batches of one size, `pack_size`, so that nothing is compiled anew.
+    packed into batches of one size for each attack, so that nothing is compiled anew.
 
     Args:
         model: A Keras classifier.
@@ -31,7 +31,8 @@ class Search:
         keep_inputs: How many crafted inputs to keep, of the examples that fall first.
         safe_radii: Examples are not attacked by less than this, one number for each; `None` to
             attack all.
-        pack_size: Number of examples in a pack, once it has been chosen. Defaults to `size`.
+        pack_sizes: Number of examples in a pack, for each attack, where that has been chosen in
+            another part of the data.
     """
 
     def __init__(
@@ -43,12 +44,12 @@ class Search:
         levels: list[float],
         keep_inputs: int = 0,
         safe_radii: np.ndarray | None = None,
-        pack_size: int = 0,
+        pack_sizes: np.ndarray | None = None,
     ):
         self.model, self.attack, self.size = model, attack, size
         self.measure, self.levels, self.keep_inputs = measure, levels, keep_inputs
         self.safe_radii = safe_radii
-        self.pack_size = pack_size or size
+        self.pack_sizes, self.pack_size = pack_sizes, size
         # From the smallest perturbation to the largest.
         self.order = np.argsort(levels if measure == "epsilon" else [-each for each in levels])
 
@@ -71,6 +72,9 @@ class Search:
             *(self.measure, self.levels, self.attack.norm, self.attack.mask),
         )
         none = np.full((levels, count), -1, "int32")
+        sizes = self.pack_sizes
+        if sizes is None:
+            sizes = np.zeros(len(self.attack.members()), "int32")
         return Findings(
             labels=labels,
             decisions=np.stack([decisions] * (levels + 1)),
@@ -82,15 +86,22 @@ class Search:
             kept=np.zeros(0, "int64"),
             inputs=ops.convert_to_numpy(self.attack.select(inputs))[:0],
             outputs=outputs,
+            pack_sizes=sizes.copy(),
         )
 
-    def fit_packs(self, found: Findings) -> int:
-        """Choose a pack size of at most `size`, for as few packs that are as full as can be."""
-        most = max(int(self._attacked(found, level, found.right[0]).sum()) for level in self.order)
-        packs = max(1, -(-most // self.size))
+    def _fit_packs(self, found: Findings, number: int, count: int) -> int:
+        """A pack size of at most `size`, for as few packs of so many examples as can be.
+
+        An attack that is compiled keeps its own, unless that makes more than twice as many packs.
+        """
+        fewest = -(-count // self.size)
+        kept = int(found.pack_sizes[number])
+        if COMPILES and kept and -(-count // kept) <= 2 * fewest:
+            return kept
         # Of eight, because processors compute on so many numbers at once.
-        self.pack_size = min(self.size, 8 * max(1, -(-most // (8 * packs))))
-        return self.pack_size
+        fitted = min(self.size, 8 * -(-count // (8 * fewest)))
+        found.pack_sizes[number] = fitted
+        return fitted
 
     def _attacked(self, found: Findings, level: int, right: np.ndarray) -> np.ndarray:
         """Which of the examples that are right are attacked at a level."""
@@ -115,8 +126,11 @@ class Search:
         self, inputs: Any, y: Any, found: Findings, level: int, number: int, round: int
     ) -> None:
         attack = self.attack.members()[number]
-        alive = self._attacked(found, level, found.right[level + 1])
-        for part in self._packs(np.flatnonzero(alive)):
+        alive = np.flatnonzero(self._attacked(found, level, found.right[level + 1]))
+        if not len(alive):
+            return
+        self.pack_size = self._fit_packs(found, number, len(alive))
+        for part in self._packs(alive):
             try:
                 attempt = self._attempt(attack, inputs, y, found, level, round, part)
             except NoGradientError:
