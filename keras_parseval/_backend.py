@@ -41,23 +41,13 @@ def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple
             value, other = objective(x)
         gradient = tape.gradient(value, x)
     elif _BACKEND == "jax":
-        import jax
+        from keras_parseval import _backend_jax
 
-        if jax.default_backend() == "cpu":
-            from keras_parseval._backend_jax import with_fast_gradient
-
-            objective = with_fast_gradient(objective)
-        gradient, other = jax.grad(objective, has_aux=True)(x)
+        gradient, other = _backend_jax.input_gradient(objective, x)
     elif _BACKEND == "torch":
-        import torch
+        from keras_parseval import _backend_torch
 
-        with torch.enable_grad():
-            x = x.detach().requires_grad_(True)
-            value, other = objective(x)
-            gradient = None
-            if value.requires_grad:
-                (gradient,) = torch.autograd.grad(value, x, allow_unused=True)
-        other = keras.tree.map_structure(lambda tensor: tensor.detach(), other)
+        gradient, other = _backend_torch.input_gradient(objective, x)
     else:
         raise NotImplementedError(
             "Gradients with respect to inputs are available on the TensorFlow, JAX and PyTorch "
@@ -66,6 +56,15 @@ def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple
     if gradient is None:
         raise NoGradientError
     return gradient, other
+
+
+def fast_max_pooling() -> contextlib.AbstractContextManager[None]:
+    """Within this context, max-pooling is in a form that is fast on processors."""
+    if _BACKEND != "torch":
+        return contextlib.nullcontext()
+    from keras_parseval import _backend_torch
+
+    return _backend_torch.FastMaxPooling()
 
 
 def mean(x: Any, axes: Sequence[int]) -> Any:

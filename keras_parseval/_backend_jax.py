@@ -26,6 +26,13 @@ _LARGEST_WINDOW = 27
 _WINDOW = ("rhs_dilation", "window_strides", "padding")
 
 
+def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple[Any, Any]:
+    """The gradient of a scalar at `x`, and what else there is."""
+    if jax.default_backend() == "cpu":
+        objective = with_fast_gradient(objective)
+    return jax.grad(objective, has_aux=True)(x)
+
+
 def with_fast_gradient(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The same function of one array, to be differentiated."""
 

@@ -1,10 +1,42 @@
 """On PyTorch, simple functions in a form that is fast on processors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+# With fewer channels, to bring those of a place together takes longer than it saves.
+_FEW_CHANNELS = 4
+
+
+def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple[Any, Any]:
+    """The gradient of a scalar at `x`, `None` if there is none, and what else there is."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_(True)
+        value, other = objective(x)
+        gradient = None
+        if value.requires_grad:
+            (gradient,) = torch.autograd.grad(value, x, allow_unused=True)
+    return gradient, keras.tree.map_structure(lambda tensor: tensor.detach(), other)
+
+
+class FastMaxPooling(TorchFunctionMode):
+    """Within this context, max-pooling of images has the channels of a place together in memory.
+
+    The numbers are the same. Keras moves channels apart for pooling, where PyTorch takes four
+    times as long on processors, and six times with the gradient.
+    """
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        if function is functional.max_pool2d:
+            x, *others = arguments
+            if x.is_cpu and x.dim() == 4 and x.shape[1] >= _FEW_CHANNELS:
+                arguments = (x.contiguous(memory_format=torch.channels_last), *others)
+        return function(*arguments, **(options or {}))
 
 
 def mean(x: Any, axes: Sequence[int]) -> Any:
