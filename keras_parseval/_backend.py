@@ -108,6 +108,24 @@ def sort_pair(first: Any, second: Any) -> tuple[Any, Any]:
     return ops.maximum(first, second), ops.minimum(first, second)
 
 
+def add_product(matrix: Any, first: Any, second: Any) -> Any:
+    """`matrix + first^T @ second`, for thin `first` and `second`."""
+    if _BACKEND == "jax":
+        from keras_parseval import _backend_jax
+
+        return _backend_jax.add_product(matrix, first, second)
+    return matrix + ops.swapaxes(first, -1, -2) @ second
+
+
+def retract_by_hand(gram: Any, matrix: Any, beta: float, scale: float) -> Any:
+    """The step of `retract_and_measure`, where no compiler fuses it; elsewhere `None`."""
+    if COMPILES:
+        return None
+    from keras_parseval import _backend_torch
+
+    return _backend_torch.retract_and_measure(gram, matrix, beta, scale)
+
+
 class NoGradientError(ValueError):
     """The error for a model that has no gradient with respect to its input."""
 
@@ -257,21 +275,6 @@ def keep_weights_on_error(model: Any, train_function: Callable[..., Any]) -> Cal
     """
     if _BACKEND != "jax":
         return train_function
+    from keras_parseval import _backend_jax
 
-    def guarded(state, iterator):
-        try:
-            return train_function(state, iterator)
-        except BaseException:
-            groups = (
-                model.trainable_variables,
-                model.non_trainable_variables,
-                model.optimizer.variables,
-                model.metrics_variables,
-            )
-            for variables, values in zip(groups, state):
-                for variable, value in zip(variables, values):
-                    if not value.is_deleted():
-                        variable.assign(value)
-            raise
-
-    return guarded
+    return _backend_jax.keep_weights_on_error(model, train_function)
