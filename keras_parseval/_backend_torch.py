@@ -27,8 +27,8 @@ def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple
 class FastMaxPooling(TorchFunctionMode):
     """Within this context, max-pooling of images has the channels of a place together in memory.
 
-    The numbers are the same. Keras moves channels apart for pooling, where PyTorch takes four
-    times as long on processors, and six times with the gradient.
+    The numbers are the same. Keras moves channels apart for pooling, where PyTorch takes four to
+    five times as long on processors, and two to four times with the gradient.
     """
 
     def __torch_function__(self, function, types, arguments=(), options=None):
