@@ -15,6 +15,7 @@ from benchmarks import (
     attacks,
     constraint,
     convolution,
+    exact_steps,
     figure,
     first_calls,
     gpu,
@@ -32,7 +33,7 @@ from benchmarks.timing import as_markdown
 
 MODULES = (
     *(constraint, trained, convolution, torch_layers, adversarial_training, robust_accuracy),
-    *(attacks, lipschitz, gradients, first_calls, simplex, scaling, memory, gpu),
+    *(attacks, lipschitz, gradients, first_calls, simplex, scaling, exact_steps, memory, gpu),
 )
 BENCHMARKS = {name: each for module in MODULES for name, each in module.BENCHMARKS.items()}
 

@@ -44,23 +44,11 @@ def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple
             value, other = objective(x)
         gradient = tape.gradient(value, x)
     elif _BACKEND == "jax":
-        import jax
+        from keras_parseval import _backend_jax
 
-        if jax.default_backend() == "cpu":
-            from keras_parseval._backend_jax import with_fast_gradient
-
-            objective = with_fast_gradient(objective)
-        gradient, other = jax.grad(objective, has_aux=True)(x)
+        gradient, other = _backend_jax.input_gradient(objective, x)
     elif _BACKEND == "torch":
-        import torch
-
-        with torch.enable_grad():
-            x = x.detach().requires_grad_(True)
-            value, other = objective(x)
-            gradient = None
-            if value.requires_grad:
-                (gradient,) = torch.autograd.grad(value, x, allow_unused=True)
-        other = keras.tree.map_structure(lambda tensor: tensor.detach(), other)
+        gradient, other = _backend_torch.input_gradient(objective, x)
     else:
         raise NotImplementedError(
             "Gradients with respect to inputs are available on the TensorFlow, JAX and PyTorch "
@@ -107,6 +95,22 @@ def sort_pairs(x: Any) -> Any | None:
 def fast_pooling() -> contextlib.AbstractContextManager[None]:
     """Within this context, the maxima of windows are taken in a form that is fast on processors."""
     return _backend_torch.FastPooling() if _BACKEND == "torch" else contextlib.nullcontext()
+
+
+def add_product(matrix: Any, first: Any, second: Any) -> Any:
+    """`matrix + first^T @ second`, for thin `first` and `second`."""
+    if _BACKEND == "jax":
+        from keras_parseval import _backend_jax
+
+        return _backend_jax.add_product(matrix, first, second)
+    return matrix + ops.swapaxes(first, -1, -2) @ second
+
+
+def retract_by_hand(gram: Any, matrix: Any, beta: float, scale: float) -> Any:
+    """The step of `retract_and_measure`, where no compiler fuses it; elsewhere `None`."""
+    if COMPILES:
+        return None
+    return _backend_torch.retract_and_measure(gram, matrix, beta, scale)
 
 
 class NoGradientError(ValueError):
@@ -258,21 +262,6 @@ def keep_weights_on_error(model: Any, train_function: Callable[..., Any]) -> Cal
     """
     if _BACKEND != "jax":
         return train_function
+    from keras_parseval import _backend_jax
 
-    def guarded(state, iterator):
-        try:
-            return train_function(state, iterator)
-        except BaseException:
-            groups = (
-                model.trainable_variables,
-                model.non_trainable_variables,
-                model.optimizer.variables,
-                model.metrics_variables,
-            )
-            for variables, values in zip(groups, state):
-                for variable, value in zip(variables, values):
-                    if not value.is_deleted():
-                        variable.assign(value)
-            raise
-
-    return guarded
+    return _backend_jax.keep_weights_on_error(model, train_function)

@@ -22,8 +22,37 @@ from jax.extend.core import Literal
 
 # Larger windows would need too many parts.
 _LARGEST_WINDOW = 27
+# How many rows of a sum fit into a processor's memory nearby.
+_ROWS = 128
 # What a convolution has for each axis of its window.
 _WINDOW = ("rhs_dilation", "window_strides", "padding")
+
+
+def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple[Any, Any]:
+    """The gradient of a scalar at `x`, and what else there is."""
+    if jax.default_backend() == "cpu":
+        objective = with_fast_gradient(objective)
+    return jax.grad(objective, has_aux=True)(x)
+
+
+def add_product(matrix: Any, first: Any, second: Any) -> Any:
+    """`matrix + first^T @ second`; on processors some rows at a time.
+
+    XLA would write the product in full beside a matrix that comes through a loop, and copy the sum.
+    """
+    rows = matrix.shape[-2]
+    if jax.default_backend() != "cpu":
+        return matrix + jnp.swapaxes(first, -1, -2) @ second
+
+    def add(matrix: Any, start: Any, count: int) -> Any:
+        before = lax.dynamic_slice_in_dim(matrix, start, count, -2)
+        thin = jnp.swapaxes(lax.dynamic_slice_in_dim(first, start, count, -1), -1, -2)
+        return lax.dynamic_update_slice_in_dim(matrix, before + thin @ second, start, -2)
+
+    blocks, rest = divmod(rows, _ROWS)
+    if blocks:
+        matrix = lax.fori_loop(0, blocks, lambda i, matrix: add(matrix, i * _ROWS, _ROWS), matrix)
+    return add(matrix, rows - rest, rest) if rest else matrix
 
 
 def with_fast_gradient(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -168,3 +197,25 @@ def _gradient_by_convolution(
 def _channels_last(axes: list[int]) -> list[int]:
     first, channels, *places = axes
     return [first, *places, channels]
+
+
+def keep_weights_on_error(model: Any, train_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a training function that fails put the weights back that `fit` took out of the model."""
+
+    def guarded(state, iterator):
+        try:
+            return train_function(state, iterator)
+        except BaseException:
+            groups = (
+                model.trainable_variables,
+                model.non_trainable_variables,
+                model.optimizer.variables,
+                model.metrics_variables,
+            )
+            for variables, values in zip(groups, state):
+                for variable, value in zip(variables, values):
+                    if not value.is_deleted():
+                        variable.assign(value)
+            raise
+
+    return guarded

@@ -2,9 +2,10 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -13,6 +14,17 @@ from keras_parseval._lending import give
 
 # Of fewer channels, PyTorch finds the maxima one by one in either order.
 _MANY_CHANNELS = 8
+
+
+def input_gradient(objective: Callable[[Any], tuple[Any, Any]], x: Any) -> tuple[Any, Any]:
+    """The gradient of a scalar at `x`, `None` if there is none, and what else there is."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_(True)
+        value, other = objective(x)
+        gradient = None
+        if value.requires_grad:
+            (gradient,) = torch.autograd.grad(value, x, allow_unused=True)
+    return gradient, keras.tree.map_structure(lambda tensor: tensor.detach(), other)
 
 
 def mean(x: Any, axes: Sequence[int]) -> Any:
@@ -55,6 +67,33 @@ def subtract(x: Any, shift: Any) -> Any:
     high = shift.to(x.dtype)
     low = (shift - high).detach().to(x.dtype)
     return x + -high + -low
+
+
+def retract_and_measure(gram: Any, matrix: Any, beta: float, scale: float) -> tuple[Any, Any]:
+    """One step, and a bound on the error before it, with few passes over the numbers.
+
+    The step of `_tight_frames`, with its limits and bounds. They are applied before the last
+    product, which is finite then from wherever the step starts.
+
+    Args:
+        gram: The smaller Gram matrix of `matrix`, which is changed in place.
+        matrix: Tensor of shape `(..., n, d)`.
+        beta: Step size in (0, 0.5].
+        scale: The singular value to aim at.
+    """
+    if scale != 1.0:
+        gram /= scale**2
+    gram.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+    norm = torch.linalg.vector_norm
+    row_sums = norm(gram, 1, dim=-1, keepdim=True).amax(dim=-2, keepdim=True)
+    error = torch.minimum(row_sums, norm(gram, 2, dim=(-2, -1), keepdim=True))
+    largest = 1.0 + error
+    limit = torch.minimum(0.5 / error, 1.0 / (largest + largest.sqrt()))
+    move = gram * -limit.clamp(max=beta)
+    left, right = (move, matrix) if matrix.shape[-2] <= matrix.shape[-1] else (matrix, move)
+    if matrix.dim() == 2:
+        return torch.addmm(matrix, left, right), error
+    return matrix + left @ right, error
 
 
 def every(x: Any, stride: int) -> Any:

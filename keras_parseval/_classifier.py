@@ -16,7 +16,7 @@ from keras_parseval._compiled_loss import (
     resolve_loss,
     takes_logits,
 )
-from keras_parseval._keras_internals import calls_of, output_layer
+from keras_parseval._keras_internals import calls_of, layers_by_path, output_layer
 from keras_parseval._lending import lend
 
 # Layers that return what their activation returns.
@@ -46,6 +46,8 @@ class Classifier:
         self.encoding = encoding_of(self.loss)
         self.activated_layer = None
         self.returns_probabilities = False
+        layers = [layer for _, layer in layers_by_path(model)]
+        self.pools_images = any(isinstance(layer, keras.layers.MaxPooling2D) for layer in layers)
         if isinstance(self.loss, CrossentropyOfLogits):
             self._check_logits()
         elif self.encoding is not None and not takes_logits(self.loss):
@@ -108,7 +110,8 @@ class Classifier:
 
     def outputs(self, inputs):
         """The model's outputs in inference mode, as logits if the loss is a cross-entropy."""
-        with without_activation(self.activated_layer), fast_pooling():
+        pooling = fast_pooling() if self.pools_images else contextlib.nullcontext()
+        with pooling, without_activation(self.activated_layer):
             outputs = ops.cast(self.model(inputs, training=False), "float32")
         if not self.returns_probabilities:
             return outputs

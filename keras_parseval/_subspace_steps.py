@@ -9,6 +9,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_parseval._backend import add_product
 from keras_parseval._precision import keep_dtype
 from keras_parseval._sampling import fingerprint, noise
 from keras_parseval._tight_frames import (
@@ -123,7 +124,7 @@ def _step(matrix: Any, beta: float, count: int, scale: float) -> Any:
     excess = part @ ops.swapaxes(part, -1, -2) / scale**2 - _gram(directions)
     move = take_step(part, excess @ part, beta, spectral_error(ops.abs(excess))) - part
     first, second = (directions, move) if wide else (move, directions)
-    return matrix + ops.swapaxes(first, -1, -2) @ second
+    return add_product(matrix, first, second)
 
 
 def _nearly_orthonormal(rows: Any) -> Any:

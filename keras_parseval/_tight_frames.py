@@ -9,6 +9,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_parseval._backend import retract_by_hand
 from keras_parseval._precision import float32_or_better, keep_dtype
 from keras_parseval._sampling import sample_units
 from keras_parseval._validation import check_beta, check_integer, check_scale
@@ -154,8 +155,11 @@ def step_until_close(
 
 def retract_and_measure(matrix: Any, beta: float, scale: float) -> tuple[Any, Any]:
     """One step, and a bound on the relative error of the squared singular values before it."""
-    gram = small_gram(matrix) / scale**2
-    excess = gram - ops.eye(gram.shape[-1], dtype=gram.dtype)
+    gram = small_gram(matrix)
+    by_hand = retract_by_hand(gram, matrix, beta, scale)
+    if by_hand is not None:
+        return by_hand
+    excess = gram / scale**2 - ops.eye(gram.shape[-1], dtype=gram.dtype)
     error = spectral_error(ops.abs(excess))
     # Beta comes last: no copy of the Gram matrix is made for it.
     image = excess @ matrix if is_wide(matrix) else matrix @ excess

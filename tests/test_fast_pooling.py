@@ -77,8 +77,8 @@ def test_attacks_pool_images_with_their_channels_last():
                 seen.append(arguments[0 if "backward" not in str(function) else 1].stride()[1])
             return function(*arguments, **(options or {}))
 
-    layers = [keras.layers.MaxPooling2D(2), keras.layers.Flatten(), keras.layers.Dense(3)]
-    model = keras.Sequential([keras.Input((11, 10, 16)), *layers])
+    inner = keras.Sequential([keras.layers.MaxPooling2D(2), keras.layers.Flatten()])
+    model = keras.Sequential([keras.Input((11, 10, 16)), inner, keras.layers.Dense(3)])
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     with Watch():
         kp.FGSM()(model, images(16), np.zeros(2, "int32"), epsilon=0.1)
