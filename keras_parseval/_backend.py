@@ -108,9 +108,12 @@ def add_product(matrix: Any, first: Any, second: Any) -> Any:
 
 def retract_by_hand(gram: Any, matrix: Any, beta: float, scale: float) -> Any:
     """The step of `retract_and_measure`, where no compiler fuses it; elsewhere `None`."""
-    if COMPILES:
-        return None
-    return _backend_torch.retract_and_measure(gram, matrix, beta, scale)
+    return None if COMPILES else _backend_torch.retract_and_measure(gram, matrix, beta, scale)
+
+
+def excess_images_by_hand(real: Any, imaginary: Any) -> Any:
+    """The images of `_convolution_frames`, where no compiler fuses them; elsewhere `None`."""
+    return None if COMPILES else _backend_torch.excess_images(real, imaginary)
 
 
 class NoGradientError(ValueError):

@@ -96,6 +96,50 @@ def retract_and_measure(gram: Any, matrix: Any, beta: float, scale: float) -> tu
     return matrix + left @ right, error
 
 
+def excess_images(real: Any, imaginary: Any) -> tuple[Any, Any]:
+    """`(K K^H - I) K` and a bound on the eigenvalues of `K K^H - I`, with few passes.
+
+    The arithmetic of `_convolution_frames`, in place. Sums go with the products they belong to.
+
+    Args:
+        real: Tensor of shape `(frequencies, groups, inputs, outputs)`.
+        imaginary: The same.
+
+    Returns:
+        Tensor of shape `(2, frequencies, groups, inputs, outputs)`, and one of shape
+        `(frequencies, groups, 1, 1)`.
+    """
+    shape = real.shape
+    real, imaginary = (part.reshape(-1, *shape[-2:]) for part in (real, imaginary))
+    total, tall = real + imaginary, shape[-2] >= shape[-1]
+
+    def gram(first: Any, second: Any) -> Any:
+        return first.mT @ second if tall else second @ first.mT
+
+    def add_image(start: Any, excess: Any, kernel: Any) -> Any:
+        left, right = (kernel, excess) if tall else (excess, kernel)
+        return torch.baddbmm(start, left, right)
+
+    mixed, excess_real = gram(real - imaginary, total), gram(imaginary, imaginary).mul_(2.0)
+    excess_real.add_(mixed, alpha=0.5).add_(mixed.mT, alpha=0.5)
+    excess_real.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+    excess_imaginary = (mixed - mixed.mT).mul_(0.5)
+    for part in (excess_real, excess_imaginary):
+        part.clamp_(-1e18, 1e18)
+    squares = (excess_real * excess_real).addcmul_(excess_imaginary, excess_imaginary)
+    frobenius = squares.sum((-2, -1), keepdim=True).sqrt_()
+    row_sums = squares.sqrt_().sum(-1, keepdim=True).amax(-2, keepdim=True)
+    shared = total @ excess_real if tall else excess_real @ total
+    images = torch.stack(
+        [
+            add_image(shared, (excess_real + excess_imaginary).neg_(), imaginary),
+            add_image(shared, excess_imaginary.sub_(excess_real), real),
+        ]
+    )
+    error = torch.minimum(row_sums, frobenius)
+    return images.reshape(2, *shape), error.reshape(*shape[:-2], 1, 1)
+
+
 def every(x: Any, stride: int) -> Any:
     """Every so many numbers of a tensor, in order, as a tensor of rank 1.
 
