@@ -194,7 +194,7 @@ def on_digits_by_keras():
     steps = EPOCHS * -(-len(y) // BATCH)
     networks.compiled(model, keras.optimizers.schedules.CosineDecay(RATE, steps))
     model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, verbose=0)
-    kp.tighten(model)
+    kp.tighten(model, tolerance=1e-4)
     correct = model.predict(x_test, verbose=0).argmax(axis=-1) == y_test
     kernels = [each.kernel for each in model.layers if isinstance(each, keras.layers.Conv2D)]
     return _measures(correct, [keras.ops.convert_to_numpy(each) for each in kernels])

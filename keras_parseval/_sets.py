@@ -14,7 +14,7 @@ from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame, 
 
 # The way to a tight convolution is gone in stages of so many steps. The first is mostly enough
 # after training; a long one that leads nowhere is the last.
-_STAGES = (20, 80, *[100] * 9)
+_STAGES = (20, 80, 300, 300, 300)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

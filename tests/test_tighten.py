@@ -82,6 +82,18 @@ def test_kernels_are_read_as_their_constraint_reads_them(layer, scale):
     np.testing.assert_allclose(kp.singular_values(layer), scale, rtol=1e-5)
 
 
+@pytest.mark.once
+def test_convolutions_come_as_near_as_is_asked():
+    layer = keras.layers.Conv2D(16, 3, **kp.tight_convolution(seed=0))
+    layer.build((None, 8, 8, 16))
+    rng = np.random.default_rng(0)
+    layer.kernel.assign(layer.kernel + 0.01 * rng.normal(size=layer.kernel.shape))
+    for tolerance in (1e-3, 1e-4):
+        assert list(kp.tighten(layer, tolerance=tolerance)) == [layer.kernel.path]
+        values = kp.singular_values(layer, convolutions="operator")
+        assert 0.1 * tolerance < abs(values - 1).max() <= tolerance
+
+
 def test_broken_weights_are_refused_and_nothing_is_moved():
     model = residual_network()
     noisy(model)
