@@ -72,8 +72,8 @@ def subtract(x: Any, shift: Any) -> Any:
 def retract_and_measure(gram: Any, matrix: Any, beta: float, scale: float) -> tuple[Any, Any]:
     """One step, and a bound on the error before it, with few passes over the numbers.
 
-    The step of `_tight_frames`, with its limits and bounds. They are applied before the last
-    product, which is finite then from wherever the step starts.
+    The step of `_tight_frames`, with its limits and bounds, which are applied before the last
+    product.
 
     Args:
         gram: The smaller Gram matrix of `matrix`, which is changed in place.
@@ -88,8 +88,11 @@ def retract_and_measure(gram: Any, matrix: Any, beta: float, scale: float) -> tu
     row_sums = norm(gram, 1, dim=-1, keepdim=True).amax(dim=-2, keepdim=True)
     error = torch.minimum(row_sums, norm(gram, 2, dim=(-2, -1), keepdim=True))
     largest = 1.0 + error
-    limit = torch.minimum(0.5 / error, 1.0 / (largest + largest.sqrt()))
-    move = gram * -limit.clamp(max=beta)
+    limit = torch.maximum(0.5 / error, 1.0 / (largest + largest.sqrt())).clamp(max=beta)
+    # Of what is far too large, a half.
+    too_large = (error > 1e12) & error.isfinite()
+    move = gram * -limit.masked_fill(too_large, 0.0)
+    move.diagonal(dim1=-2, dim2=-1).sub_(0.5 * too_large[..., 0])
     left, right = (move, matrix) if matrix.shape[-2] <= matrix.shape[-1] else (matrix, move)
     if matrix.dim() == 2:
         return torch.addmm(matrix, left, right), error
