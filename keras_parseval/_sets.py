@@ -13,8 +13,9 @@ from keras_parseval._tight_frames import project_tight_frame
 from keras_parseval.constraints import ParsevalConvolution, ParsevalTightFrame, Simplex
 
 # The way to a tight convolution is gone in stages of so many steps. The first is mostly enough
-# after training; a long one that leads nowhere is the last.
-_STAGES = (20, 80, 300, 300, 300)
+# after training; a long one that leads nowhere is the last. A stage gathers speed as it goes.
+_STAGES = (20, 80, 300, 600, 1200)
+_LONG = 300
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class ConstrainedWeight:
             before, distance = distance, _to_frame(kernel, constraint)
             if distance <= tolerance:
                 return kernel
-            if steps == max(_STAGES) and distance > 0.9 * before:
+            if steps >= _LONG and distance > 0.9 * before:
                 break
         return None
 
