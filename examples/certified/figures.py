@@ -52,7 +52,7 @@ def margins(records, path):
 def spectra(records, path):
     """Singular values of each layer's operator: median, middle half, and the whole range."""
     figure, panels = plt.subplots(
-        1, len(records), figsize=(3 * len(records), 3.5), sharey=True, squeeze=False
+        1, len(records), figsize=(max(4, 3 * len(records)), 3.5), sharey=True, squeeze=False
     )
     for axes, record in zip(panels[0], records):
         values = np.array(list(record["results"]["spectra"].values()))
@@ -65,6 +65,7 @@ def spectra(records, path):
         axes.title.set_fontsize(8)
         axes.grid(alpha=0.3)
     panels[0][0].set_ylabel("singular values")
+    panels[0][0].ticklabel_format(axis="y", useOffset=False)
     _save(figure, None, path)
 
 
