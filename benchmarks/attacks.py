@@ -178,4 +178,5 @@ def copy_in_torch(model):
 BENCHMARKS = {
     "attacks_apgd": Attacks("APGD-CE", images=64, steps=100, rounds=3),
     "attacks_suite": Attacks("suite", images=32, steps=20, queries=250, rounds=3),
+    "attacks_queries": Attacks("suite", images=16, steps=20, queries=2000, rounds=2),
 }
